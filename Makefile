@@ -42,6 +42,9 @@ STORED := --config-settings=--build-option=--compression=stored
 # -W: a dead link, or a page outside the navigation, is an error; -E: pages that did not change are checked, too.
 SPHINX := $(BIN)/sphinx-build --quiet -W --keep-going -E
 
+# pytest rewrites the assertions of 600 modules in each of its processes, unless it may keep the result.
+REWRITTEN := PYTHONDONTWRITEBYTECODE=
+
 # Setup in four steps, each with a file that says when it was done. Serving needs the first three; `make setup` installs
 # the extras, half a gigabyte of Spark among them, while the C compiler runs.
 TOOLS := .venv/tools
@@ -51,8 +54,10 @@ EXTRAS := .venv/extras
 AUDIT := .venv/audit/installed
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
+INTEROP_JOBS := interop-spark interop-clients interop-kafka interop-packages
+
 .DELETE_ON_ERROR:
-.PHONY: help setup ui run cluster test simulate lint audit interop interop-clients interop-packages stacks sparks bench bench-guard \
+.PHONY: help setup ui run cluster test simulate lint audit interop $(INTEROP_JOBS) stacks sparks bench bench-guard \
 	figures coverage fixtures docs lock dist clean
 
 help:
@@ -101,10 +106,11 @@ cluster: $(INSTALLED)
 	@$(BYTE_COMPILE)
 	$(BIN)/python deploy/cluster.py $(ARGS)
 
-# In as many processes as there are cores, up to four: each may start a Spark of its own. Files are kept whole for the
-# fixtures of their modules.
+# In one process more than there are cores, as tests wait for a third of their time, and at most four: each may start a
+# Spark of its own. Files are kept whole for the fixtures of their modules.
+TESTERS = $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 4 ? n : 4)))
 test: setup
-	$(BIN)/pytest -m "not interop and not stacks" --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(REWRITTEN) $(BIN)/pytest -m "not interop and not stacks" --numprocesses $(TESTERS) --dist loadfile $(ARGS)
 
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
@@ -127,20 +133,28 @@ $(AUDIT): $(TOOLS) requirements/audit.lock
 	@$(BIN)/uv pip install --quiet --python .venv/audit/bin/python --no-deps --require-hashes -r requirements/audit.lock
 	@touch $@
 
-# Two jobs at once, each waiting for other processes most of the time. They share no port, directory or build: clients and
-# Kafka in one, installations, containers (in a network namespace of their own) and Spark in the other. ARGS may leave a job
-# without tests (pytest's status 5).
-INTEROP = PATH="$$PATH:/usr/local/go/bin" $(BIN)/pytest -m interop $(ARGS)
+# Three of four jobs at once, each waiting for other processes most of the time, the longest ones first. They share no port
+# and no directory, and lock what more than one builds: Spark; clients; Kafka; installations, and containers in a network
+# namespace of their own. ARGS may leave a job without tests (pytest's status 5).
+INTEROP = PATH="$$PATH:/usr/local/go/bin" $(REWRITTEN) $(BIN)/pytest -m interop -p no:cacheprovider $(ARGS)
 EMPTY_OK = || test $$? -eq 5 -a -n '$(subst ','\'',$(ARGS))'
 
 interop: setup
-	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target interop-clients interop-packages
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(INTEROP_JOBS)
+
+# Spark starts in half of the time with an archive of its classes; without Java there is none.
+interop-spark:
+	$(BIN)/python -m tests.pipeline.class_archive || echo "no archive of Spark's classes"
+	$(INTEROP) tests/pipeline $(EMPTY_OK)
 
 interop-clients:
-	$(INTEROP) tests/interop $(EMPTY_OK)
+	$(INTEROP) tests/interop/clients $(EMPTY_OK)
+
+interop-kafka:
+	$(INTEROP) tests/interop --ignore tests/interop/clients $(EMPTY_OK)
 
 interop-packages:
-	$(INTEROP) -p no:cacheprovider tests/console tests/deploy tests/packaging tests/pipeline $(EMPTY_OK)
+	$(INTEROP) tests/console tests/deploy tests/packaging $(EMPTY_OK)
 
 stacks: setup
 	$(BIN)/pytest -m stacks tests/stacks $(ARGS)

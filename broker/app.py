@@ -13,12 +13,11 @@ from contextlib import ExitStack
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import trio
 
 from warmlog.broker.api.logins import Logins
-from warmlog.broker.api.records.producers import largest_producer_id
+from warmlog.broker.client_rules import new_authorizer
 from warmlog.broker.cluster.access.credentials import users_of
 from warmlog.broker.cluster.access.delegation_tokens import delete_expired_tokens
 from warmlog.broker.cluster.image import ClusterImage
@@ -27,7 +26,8 @@ from warmlog.broker.cluster.local.lone_node import LoneNode
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import NO_EPOCH
-from warmlog.broker.frontend import Core, Frontend, new_authorizer
+from warmlog.broker.coordinators import Coordinators
+from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.http_console import connect_console
 from warmlog.broker.listening import Addresses, Listening, Web, listen
@@ -72,10 +72,6 @@ from warmlog.broker.settings.listeners import advertised_addresses, inter_broker
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.start_errors import BrokenError, StartError, first_of, start_errors
-from warmlog.broker.transactions.markers import Marker, MarkerWriter, append_marker
-from warmlog.broker.transactions.producer_ids import ProducerIds
-from warmlog.broker.transactions.service import TransactionService
-from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.version import VERSION
 
 if TYPE_CHECKING:
@@ -263,8 +259,10 @@ class Broker:
         self, partitions: Partitions, writer: Writer, ready: Callable[[Addresses], None], stop: trio.Event
     ) -> None:
         bound = self._listening.bound
-        groups = self._groups(partitions, writer)
-        transactions = self._transactions(partitions, writer, groups)
+        coordinators = Coordinators(
+            partitions, writer, self._settings, self._metrics, node=self._node, peers=self._peers
+        )
+        groups = coordinators.groups
         mirror = self._mirror(partitions, groups) if self._settings.warmlog_mirror_from else None
         self._moves = LogMoves(partitions, self._directories, writer, self._metrics)
         turn = ServingTurn(writer.write_queued, self.guard)
@@ -275,7 +273,9 @@ class Broker:
             metrics=self._metrics,
             partitions=partitions,
             groups=groups,
-            transactions=transactions,
+            transactions=coordinators.transactions,
+            share_states=coordinators.share_states,
+            share=coordinators.share,
             mirror=mirror,
             node=self._node,
             moves=self._moves,
@@ -289,7 +289,7 @@ class Broker:
         listeners = frontend.listeners(bound)
         async with trio.open_nursery() as maintained:
             maintained.start_soon(Maintenance(partitions, self._metrics, self._settings).run)
-            for task in (groups.run, transactions.run, self._moves.run, self._reads.run, frontend.run):
+            for task in (coordinators.run, self._moves.run, self._reads.run, frontend.run):
                 maintained.start_soon(task)
             if self._settings.delegation_token_secret_key:
                 every_s = self._settings.delegation_token_expiry_check_interval_ms / 1000
@@ -313,8 +313,7 @@ class Broker:
                     self._not_ready = "stopping"
                     if self._member is not None and self._settings.controlled_shutdown_enable:
                         await self._member.drain()
-                    groups.stop()  # answers members that wait for a rebalance, so that they do not delay the stop
-                    transactions.stop()
+                    coordinators.stop()
                     for listener in listeners:
                         listener.stop()
                     limit_s = self._settings.warmlog_stop_timeout_ms / 1000
@@ -391,11 +390,6 @@ class Broker:
             )
         return HttpListener(web.sock, self._metrics.scrape, why_not_ready, web.tls, access)
 
-    def _groups(self, partitions: Partitions, writer: Writer) -> GroupService:
-        groups = GroupService(partitions, writer, self._settings, clock=wall_clock_ms, new_id=lambda: str(uuid4()))
-        groups.declare(self._metrics)
-        return groups
-
     def _mirror(self, partitions: Partitions, groups: GroupService) -> "MirrorService":
         from warmlog.broker.mirror.options import mirror_options  # most brokers need nothing of this
         from warmlog.broker.mirror.service import MirrorService
@@ -410,17 +404,6 @@ class Broker:
         mirror = MirrorService(options, partitions, groups, own_cluster)
         mirror.declare(self._metrics)
         return mirror
-
-    def _transactions(self, partitions: Partitions, writer: Writer, groups: GroupService) -> TransactionService:
-        ids = ProducerIds(self._node, lambda: largest_producer_id(partitions))
-
-        def written(topic_partition: TopicPartition, marker: Marker, offset: int) -> None:
-            groups.end_transaction(topic_partition, marker.producer.id, offset, marker.outcome)
-
-        markers = MarkerWriter(partitions, writer, append_marker, written)
-        return TransactionService(
-            partitions, writer, self._settings, ids=ids, markers=markers, clock=wall_clock_ms, peers=self._peers
-        )
 
     def _declare_metrics(self, partitions: Partitions) -> None:
         metrics = self._metrics

@@ -27,7 +27,7 @@ class ClusterStartError(CannotJoinError):
 
 
 def check_rights(settings: Settings, image: ClusterImage, broker: int) -> None:
-    """Refuse to be the one broker that lets anyone change the cluster's topics. Raises ClusterStartError."""
+    """Refuse to start without an authorizer beside brokers that have one. Raises ClusterStartError."""
     others = [each for each in image.known.values() if each.broker != broker]
     if settings.authorizer_class_name:
         named = ", ".join(str(each.broker) for each in others if not each.checks_rights)

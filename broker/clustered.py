@@ -138,7 +138,7 @@ class ClusterMember:
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
 
     def _check_registration(self) -> None:
-        """Notice a store that was restored from a backup, however often it was written to since.
+        """Detect a store that was restored from a backup, however often it was written to since.
 
         One without this broker is accepted: it may have been unregistered. Raises StoreMismatchError.
         """

@@ -1,12 +1,10 @@
 """Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from random import SystemRandom
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -20,7 +18,7 @@ from warmlog.broker.api.cluster.cluster import ClusterApi
 from warmlog.broker.api.cluster.controller import ControllerApi
 from warmlog.broker.api.cluster.credentials import CredentialsApi
 from warmlog.broker.api.cluster.delegation_tokens import DelegationTokensApi
-from warmlog.broker.api.cluster.features import Features
+from warmlog.broker.api.cluster.features import GROUP_FEATURE, STREAMS_FEATURE, Features
 from warmlog.broker.api.cluster.greeting import GreetingApi
 from warmlog.broker.api.cluster.quotas import QuotasApi
 from warmlog.broker.api.configs.configs import ConfigsApi
@@ -28,8 +26,13 @@ from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.fetch.fetch import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.groups.consumer_groups import ConsumerGroupsApi
+from warmlog.broker.api.groups.internal_topics import InternalTopics
 from warmlog.broker.api.groups.kafka_groups import group_families
+from warmlog.broker.api.groups.native_descriptions import NativeDescriptionsApi
 from warmlog.broker.api.groups.native_groups import NativeGroupsApi
+from warmlog.broker.api.groups.share_groups import ShareGroupsApi
+from warmlog.broker.api.groups.streams_groups import StreamsGroupsApi
 from warmlog.broker.api.handler import Family
 from warmlog.broker.api.logins import Logins
 from warmlog.broker.api.newcomers import Newcomers
@@ -40,6 +43,10 @@ from warmlog.broker.api.records.explain import ExplainApi
 from warmlog.broker.api.records.native_producers import NativeProducersApi
 from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.api.records.producers import ProducersApi
+from warmlog.broker.api.share.fetch import ShareFetchApi
+from warmlog.broker.api.share.fetching import ShareFetching
+from warmlog.broker.api.share.native_share import NativeShareApi
+from warmlog.broker.api.share.state import ShareStateApi
 from warmlog.broker.api.topics.assignments import AssignmentsApi
 from warmlog.broker.api.topics.describe_topics import DescribeTopicsApi
 from warmlog.broker.api.topics.log_dirs import LogDirsApi
@@ -49,6 +56,15 @@ from warmlog.broker.api.topics.topics import TopicsApi
 from warmlog.broker.api.transactions.listing import ListTransactionsApi
 from warmlog.broker.api.transactions.markers import TransactionMarkersApi
 from warmlog.broker.api.transactions.requests import TransactionsApi
+from warmlog.broker.client_rules import (
+    authorizer_of,
+    client_quotas,
+    client_windows,
+    connection_rate,
+    connections_of_address,
+    login_rules,
+    warn_of_open_listeners,
+)
 from warmlog.broker.cluster.access.credentials import users_of
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.groups.service import GroupService
@@ -67,32 +83,21 @@ from warmlog.broker.net.wire import KafkaWire, NativeWire, Wire
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.process import connections_limit
-from warmlog.broker.security.authorizer import Authorizer, parse_super_users
 from warmlog.broker.security.delegation_tokens import TokenSecret, token_lookup
-from warmlog.broker.security.principal import ANONYMOUS
-from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.security.quotas.connection_rates import ConnectionRates
-from warmlog.broker.security.quotas.rates import MS, Windows
-from warmlog.broker.security.sasl import LoginRules
 from warmlog.broker.security.scram import TokenLookup
 from warmlog.broker.settings.http import HTTP
 from warmlog.broker.settings.listeners import (
-    CONNECTION_RATE,
     KAFKA,
     MAX_CONNECTIONS,
     NATIVE,
     UNLIMITED_CONNECTIONS,
-    address_key,
     inter_broker_listener,
-    join_address,
-    listener_names,
-    parse_overrides,
-    security_of,
-    value_for,
 )
 from warmlog.broker.settings.live import LiveSettings
-from warmlog.broker.settings.sasl import sasl_settings
 from warmlog.broker.settings.settings import Settings
+from warmlog.broker.share.service import SHARE_FEATURE, ShareService
+from warmlog.broker.share.state.service import ShareStateService
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.kafka.api import Codec as KafkaCodec
 from warmlog.protocol.response import HelloResponse
@@ -121,6 +126,8 @@ class Core:
     partitions: Partitions
     groups: GroupService
     transactions: TransactionService
+    share_states: ShareStateService
+    share: ShareService
     mirror: "MirrorService | None"
     node: StoreNode
     moves: LogMoves
@@ -144,6 +151,7 @@ class Frontend:
         key = core.settings.delegation_token_secret_key
         self._secret = TokenSecret(key) if key else None
         self._advertised = Advertised(lambda: core.partitions.settings, gateway=container_gateway(core.settings))
+        self._leaders = None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised)
         self._audit = open_audit_log(
             core.settings, core.metrics, core.partitions, write=core.write_queued, brokers=core.brokers
         )
@@ -178,7 +186,8 @@ class Frontend:
             quotas=self._quotas,
             guard=self.guard,
             audit=self._audit,
-            leaders=None if core.node.is_alone else CurrentLeaders(core.partitions, self._advertised),
+            leaders=self._leaders,
+            forget=core.share.forget,
         )
         limits = Limits(
             max_connections=lambda: connections_limit(core.live_settings.current),
@@ -213,7 +222,7 @@ class Frontend:
         wires: Mapping[str, Wire] = {KAFKA: KafkaWire(codec), NATIVE: NativeWire()}
         listeners = []
         for each in bound:
-            rules = _login_rules(settings, each)
+            rules = login_rules(settings, each)
             of_listener = services(
                 name=each.plan.name, wire=wires[each.plan.protocol], login_rules=rules, guard=guarded
             )
@@ -226,7 +235,7 @@ class Frontend:
         if core.http_tls is not None:
             certificates[HTTP] = core.http_tls
         declare_listener_metrics(core.metrics, listeners, requests, replies, certificates)
-        _warn_of_open_listeners(bound, settings)
+        warn_of_open_listeners(bound, settings)
         if not core.node.image.credentials and any(
             each.plan.security.startswith("SASL") and each.tokens is None for each in bound
         ):
@@ -249,14 +258,27 @@ class Frontend:
             max_frame_bytes=settings.socket_request_max_bytes,
         )
         catalog = partitions.catalog
-        features = Features(core.node, transactions.feature_changed)
+        features = Features(core.node, transactions.feature_changed, core.share.feature_changed)
+        consumer_groups = ConsumerGroupsApi(
+            groups.consumers, self._authorizer, is_enabled=lambda: features.level(GROUP_FEATURE) > 0
+        )
+        share_groups = ShareGroupsApi(
+            groups.shares, groups.share_offsets, is_enabled=lambda: features.level(SHARE_FEATURE) > 0
+        )
+        topics = TopicsApi(partitions, self._quotas)
+        streams_groups = StreamsGroupsApi(
+            groups.streams,
+            InternalTopics(topics.create),
+            self._authorizer,
+            is_enabled=lambda: features.level(STREAMS_FEATURE) > 0,
+        )
         return [
             GreetingApi(hello, codec.api_versions, features),
             MetadataApi(partitions, cluster_id, advertised, self._quotas),
-            TopicsApi(partitions, self._quotas),
+            topics,
             DescribeTopicsApi(partitions),
             ExplainApi(partitions),
-            ConfigsApi(partitions),
+            configs := ConfigsApi(partitions),
             ClusterApi(partitions, cluster_id, advertised),
             ControllerApi(core.node, features, advertised, clock=wall_clock_ms, catalog=catalog),
             AssignmentsApi(partitions, core.node),
@@ -279,8 +301,29 @@ class Frontend:
             TransactionsApi(transactions, groups.registry.runtime, groups.commits, partitions, transactional_ids),
             ListTransactionsApi(transactions),
             TransactionMarkersApi(transactions.markers, partitions),
-            *(families := group_families(groups, transactions, partitions, advertised)),
+            ShareStateApi(core.share_states.coordinator),
+            *(
+                families := group_families(
+                    groups,
+                    transactions,
+                    core.share_states.runtime,
+                    partitions,
+                    advertised=advertised,
+                    consumer_groups=consumer_groups,
+                )
+            ),
             NativeGroupsApi(families, partitions),
+            NativeDescriptionsApi((*families, share_groups, streams_groups), partitions),
+            share_groups,
+            streams_groups,
+            share_fetch := ShareFetchApi(
+                core.share,
+                ShareFetching(partitions, core.reads, self._quotas),
+                is_enabled=lambda: features.level(SHARE_FEATURE) > 0,
+                authorizer=self._authorizer,
+                leaders=self._leaders,
+            ),
+            NativeShareApi((share_groups, share_fetch, configs), partitions),
             NativeProducersApi(partitions),
             MirrorsApi(partitions, core.mirror, core.node),
         ]
@@ -322,120 +365,3 @@ class Frontend:
         sessions.declare(self._core.metrics)
         access = None if self.guard is None else self.guard.access
         return Fetches(self._core.partitions, sessions, self._core.reads, quotas=self._quotas, access=access)
-
-
-def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
-    """Return the authorizer that the settings ask for. Warn if it may refuse other brokers, or if ACLs have none."""
-    chosen = new_authorizer(settings, node)
-    image = node.image
-    asks = any(sasl_settings(settings, name) is not None for name in listener_names(settings))
-    if chosen is None and (image.acls or (image.credentials and not asks)):
-        logger.warning(
-            "there are users or ACLs here, but authorizer.class.name is not set: every client may do everything; start "
-            "this broker with --secure, or with the settings that it had"
-        )
-    is_known = str(ANONYMOUS) in parse_super_users(settings.super_users)
-    if chosen is not None and not node.is_alone and not is_known:
-        _warn_of_anonymous_brokers(settings)
-    return chosen
-
-
-def new_authorizer(settings: Settings, node: StoreNode) -> Authorizer | None:
-    """Return an authorizer by the settings and the ACLs that a broker knows now, None without one."""
-    if not settings.authorizer_class_name:
-        return None
-    super_users = parse_super_users(settings.super_users)
-    return Authorizer(node.image.acls, super_users, allows_unnamed=settings.allow_everyone_if_no_acl_found)
-
-
-def client_windows(settings: Settings) -> Windows:
-    """Return the windows over which clients and connections are measured."""
-    return Windows(settings.quota_window_num, settings.quota_window_size_seconds * MS)
-
-
-def connection_rate(settings: LiveSettings, listener: str) -> int:
-    """Return how many connections a listener accepts per second."""
-    current = settings.current
-    own = current.of_listeners.get(f"listener.name.{listener}.{CONNECTION_RATE}")
-    return current.max_connection_creation_rate if own is None else int(own)
-
-
-def connections_of_address(settings: LiveSettings, address: str) -> int:
-    """Return how many connections an address may have."""
-    current = settings.current
-    overrides = parse_overrides(current.max_connections_per_ip_overrides)
-    own = overrides.get(address_key(address)) if overrides else None
-    return current.max_connections_per_ip if own is None else own
-
-
-def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> ClientQuotas:
-    """Return what measures clients by the quotas of the store, and declare its metrics."""
-    mutation_windows = Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * MS)
-    quotas = ClientQuotas(
-        node.image.quotas, client_windows(settings), trio.current_time, mutation_windows=mutation_windows
-    )
-    metrics.counter(
-        "warmlog_throttled_replies_total",
-        "Replies after which a client had to pause because of a quota.",
-        quotas.throttled,
-        ("quota",),
-    )
-    metrics.counter(
-        "warmlog_throttle_seconds_total",
-        "Time that clients had to pause because of quotas.",
-        quotas.throttled_s,
-        ("quota",),
-    )
-    metrics.counter(
-        "warmlog_client_throttle_seconds_total",
-        "Time that clients had to pause because of quotas, of the 100 users and clients that were throttled last.",
-        quotas.throttled_s_of_shares,
-        ("quota", "user", "client_id"),
-    )
-    return quotas
-
-
-def _login_rules(settings: Settings, bound: Bound) -> LoginRules | None:
-    """Return how the clients of a listener have to log in; None without SASL."""
-    chosen = sasl_settings(settings, bound.plan.name)
-    if chosen is None:
-        return None
-    return LoginRules(
-        mechanisms=chosen.mechanisms,
-        is_encrypted=chosen.is_encrypted,
-        max_frame_bytes=chosen.max_frame_bytes,
-        timeout_s=chosen.timeout_ms / 1000,
-        failure_delay_s=chosen.failure_delay_ms / 1000,
-        session_s=chosen.session_ms / 1000,
-        clock=perf_counter,
-        tokens=bound.tokens,
-    )
-
-
-def _warn_of_open_listeners(bound: Iterable[Bound], settings: Settings) -> None:
-    """Log a warning for each listener at which other machines can do everything without a login."""
-    if settings.authorizer_class_name:
-        return
-    for plan, address in [(each.plan, each.sock.getsockname()) for each in bound]:
-        asks = plan.is_tls and value_for(settings, plan.name, "ssl.client.auth")[1] == "required"
-        if asks or plan.security.startswith("SASL") or ip_address(address[0].partition("%")[0]).is_loopback:
-            continue
-        logger.warning(
-            "%s listener: every client that reaches %s may read, change and delete everything; `warmlog serve "
-            "--secure` encrypts and asks for logins",
-            plan.name,
-            join_address(*address[:2]),
-        )
-
-
-def _warn_of_anonymous_brokers(settings: Settings) -> None:
-    """Log a warning if other brokers cannot show who they are: they may not be allowed to replicate."""
-    listener = inter_broker_listener(settings)
-    security, (_, client_auth) = security_of(settings, listener), value_for(settings, listener, "ssl.client.auth")
-    if security == "PLAINTEXT" or (security == "SSL" and client_auth == "none"):
-        logger.warning(
-            "%s listener: other brokers are %s there, and replicate only with CLUSTER_ACTION on the cluster; "
-            "encrypt it, and set ssl.client.auth, to let them show certificates",
-            listener,
-            ANONYMOUS,
-        )

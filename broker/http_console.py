@@ -7,7 +7,7 @@ from warmlog.broker.log.io.page_faults import PageFaults
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.metrics.requests import wall_clock_ms
 from warmlog.broker.net.http.http_listener import Console, HttpListener
-from warmlog.broker.settings.durability import durability_sentence
+from warmlog.broker.settings.documentation import durability_sentence
 
 
 def connect_console(

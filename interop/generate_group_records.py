@@ -74,7 +74,9 @@ def main() -> None:
     lines = [*keys()]
     for version in VALUE_VERSIONS:
         lines += [*offsets(version), *groups(version)]
-    asked = "".join(f"{name}\t{version}\t{number}\t{json.dumps(fields)}\n" for name, version, number, fields in lines)
+    asked = "".join(
+        f"group.{name}\t{version}\t{number}\t{json.dumps(fields)}\n" for name, version, number, fields in lines
+    )
     written = java("warmlog.interop.GroupRecords", text=asked).splitlines()
     with TARGET.open("w", encoding="ascii") as target:
         for (name, _, number, fields), data in zip(lines, written, strict=True):

@@ -16,7 +16,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from interop.kafka_node import KafkaNode
+from interop.kafka_node import WIRE_VERSION, KafkaNode
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from warmlog.protocol.kafka.messages.cluster.configs import ConfigOperation, ConfigResourceType, ConfigType
 
@@ -70,7 +70,7 @@ async def kafka_settings(address: str) -> dict[str, Any]:
 
 def main() -> None:
     """Query a node, and write the file."""
-    with tempfile.TemporaryDirectory() as directory, KafkaNode(Path(directory) / "data") as node:
+    with tempfile.TemporaryDirectory() as directory, KafkaNode(Path(directory) / "data", version=WIRE_VERSION) as node:
         found = trio.run(kafka_settings, node.bootstrap)
     lines = [
         f'"{kind}": {{\n' + ",\n".join(f" {json.dumps(name)}: {json.dumps(each)}" for name, each in named.items())

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from interop.kafka_node import java
+from interop.kafka_node import KAFKA_VERSION, java
 
 # The tools' classes by the names of the scripts that Kafka ships.
 CLASSES: Mapping[str, str] = {
@@ -28,6 +28,8 @@ CLASSES: Mapping[str, str] = {
     "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-share-groups": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-streams-groups": "org.apache.kafka.tools.streams.StreamsGroupCommand",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
@@ -68,12 +70,14 @@ def call(command: str, text: str = "") -> Call:
     return Call(tool=tool, arguments=tuple(arguments), text=text)
 
 
-def run(bootstrap: str, calls: Mapping[str, Call], *properties: str) -> dict[str, ToolOutput]:
+def run(
+    bootstrap: str, calls: Mapping[str, Call], *properties: str, version: str = KAFKA_VERSION
+) -> dict[str, ToolOutput]:
     """Run the calls in order against one broker; return their outputs by the same names.
 
-    `properties` are options of the virtual machine, such as -Dname=value.
+    `properties` are options of the virtual machine, such as -Dname=value. `version`: of the tools.
     """
     text = "".join(each.line(bootstrap) for each in calls.values())
-    answers = java("warmlog.interop.Tools", text=text, options=properties)
+    answers = java("warmlog.interop.Tools", text=text, options=properties, version=version)
     lines = [line for line in answers.splitlines() if line.startswith('{"status":')]  # others: shutdown hooks
     return {name: ToolOutput(**json.loads(line)) for name, line in zip(calls, lines, strict=True)}

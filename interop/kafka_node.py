@@ -4,14 +4,16 @@ They are built once, with Maven. Nothing here imports warmlog, so that a report 
 Synchronous; every process that is started here is also ended here.
 """
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +32,8 @@ WIRE_VERSION = "4.4.0"
 CLUSTER_ID = "d2FybWxvZ2dvbGRlbg"
 #: Quick to start matters more than quick when warm: the programs live for seconds.
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-_BUILDING = threading.Lock()  # nodes are started in several threads
+#: A directory of classes would keep a JVM from using an archive of classes.
+PROGRAMS = PROJECT / "target" / "interop-kafka-1.jar"
 START_LIMIT_S = 90
 STOP_LIMIT_S = 60
 
@@ -66,38 +69,61 @@ def require_tools() -> None:
         raise MissingToolError(f"not installed: {', '.join(missing)} (Debian: default-jdk-headless and maven)")
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Exclude other threads and processes that lock the same file."""
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def build() -> str:
     """Compile the programs and fetch Kafka's jars, unless done since their sources changed; returns the class path."""
     require_tools()
     stamp = PROJECT / "target" / "built"
     sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.*")]
-    with _BUILDING:
+    with locked(PROJECT / "pom.xml"):
         if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
             command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", "package"]
             subprocess.run(command, cwd=PROJECT, check=True)
             stamp.touch()
-    return f"{PROJECT / 'target' / 'classes'}:{PROJECT / 'target' / 'lib'}/*"
+    return f"{PROGRAMS}:{PROJECT / 'target' / 'lib'}/*"
 
 
 def class_path(version: str = KAFKA_VERSION) -> str:
-    """Return the class path of a version of Kafka; its jars are fetched once."""
+    """Return the class path of a version of Kafka; its jars are fetched once, and again after the project changed."""
     built = build()
     if version == KAFKA_VERSION:
         return built
-    jars = PROJECT / "target" / f"lib-{version}"
-    if not jars.exists():
-        fetched = jars.with_name(f"{jars.name}.fetched")
-        command = ["mvn", "--batch-mode", "--quiet", f"-Dkafka.version={version}"]
-        options = ["-DincludeScope=runtime", "-DexcludeArtifactIds=slf4j-reload4j", f"-DoutputDirectory={fetched}"]
-        subprocess.run([*command, "dependency:copy-dependencies", *options], cwd=PROJECT, check=True)
-        fetched.rename(jars)
-    return f"{PROJECT / 'target' / 'classes'}:{jars}/*"
+    jars, project = PROJECT / "target" / f"lib-{version}", PROJECT / "pom.xml"
+    with locked(project):
+        if not jars.exists() or jars.stat().st_mtime < project.stat().st_mtime:
+            fetched = jars.with_name(f"{jars.name}.fetched")
+            command = ["mvn", "--batch-mode", "--quiet", f"-Dkafka.version={version}"]
+            options = ["-DincludeScope=runtime", "-DexcludeArtifactIds=slf4j-reload4j", f"-DoutputDirectory={fetched}"]
+            subprocess.run([*command, "dependency:copy-dependencies", *options], cwd=PROJECT, check=True)
+            shutil.rmtree(jars, ignore_errors=True)
+            fetched.rename(jars)
+            os.utime(jars)
+    return f"{PROGRAMS}:{jars}/*"
 
 
 def jar(name: str, version: str = KAFKA_VERSION) -> Path:
     """Return the path of one of Kafka's jars, which is fetched if it is missing."""
     libraries = Path(class_path(version).rpartition(":")[2]).parent
     return libraries / f"{name}-{version}.jar"
+
+
+def archive_path(version: str) -> Path:
+    """Return the path of the archive of a version's classes, which `class_archive` writes."""
+    return PROJECT / "target" / f"classes-{version}.jsa"
+
+
+def launch(version: str = KAFKA_VERSION, options: Sequence[str] = JVM_OPTIONS) -> list[str]:
+    """Return a command up to Java's class path; the main class and its arguments follow."""
+    archive = archive_path(version)
+    shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.exists() else []
+    return ["java", *options, *shared, "-cp", class_path(version)]
 
 
 def java(
@@ -108,7 +134,7 @@ def java(
     options: Sequence[str] = (),
 ) -> str:
     """Run one Java program to its end with `text` as its standard input; returns its standard output."""
-    command = ["java", *JVM_OPTIONS, *options, "-cp", class_path(version), main, *arguments]
+    command = [*launch(version, (*JVM_OPTIONS, *options)), main, *arguments]
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
@@ -223,7 +249,7 @@ class KafkaNode:
         if not (self.data / "meta.properties").exists():
             format_it = ("format", "-t", CLUSTER_ID, "-c", str(self._settings))
             java("kafka.tools.StorageTool", *format_it, version=self._version)
-        command = ["java", *self._jvm_options, "-cp", class_path(self._version), "kafka.Kafka", str(self._settings)]
+        command = [*launch(self._version, self._jvm_options), "kafka.Kafka", str(self._settings)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self._started = threading.Event()
         arguments = (self._process.stderr, self._started)

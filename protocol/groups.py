@@ -27,8 +27,37 @@ class GroupState(StrEnum):
     DEAD = "Dead"  # unknown, or deleted
 
 
+class ConsumerGroupState(StrEnum):
+    """States of a consumer group (KIP-848), named as Kafka's tools show them (source: ConsumerGroupState)."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"  # a target assignment for the group's epoch is being computed
+    RECONCILING = "Reconciling"  # members are changing over to the target assignment
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ShareGroupState(StrEnum):
+    """States of a share group (KIP-932), named as Kafka's tools show them (source: ShareGroup.ShareGroupState)."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class StreamsGroupState(StrEnum):
+    """States of a streams group (KIP-1071), named as Kafka's tools show them (source: StreamsGroupState)."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"  # topics of its topology are missing, or have wrong numbers of partitions
+    ASSIGNING = "Assigning"  # a target assignment for the group's epoch is being computed
+    RECONCILING = "Reconciling"  # members are changing over to the target assignment
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
 class GroupType(StrEnum):
-    """Group types that ListGroups can filter by; this broker only has classic groups."""
+    """Group types that ListGroups can filter by."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"

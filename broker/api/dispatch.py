@@ -48,11 +48,14 @@ class Dispatcher:
         leaders: CurrentLeaders | None = None,
         guard: Guard | None = None,
         audit: AuditLog | None = None,
+        forget: Callable[[Session], None] | None = None,
     ) -> None:
         """Let `producers` decide which are introduced, and `guard`, with an authorizer, who may ask what.
 
-        `leaders`: of a cluster, for clients that ask another broker. `audit`: records changes and refusals.
+        `leaders`: of a cluster, for clients that ask another broker. `audit`: records changes and refusals. `forget`:
+        is called with each connection that has closed.
         """
+        self._forget = forget
         self._guard = guard
         self._audit = audit
         self._quotas = quotas
@@ -177,6 +180,8 @@ class Dispatcher:
         if session.login is not None:
             session.login.failed()
         self._fetches.forget(session)
+        if self._forget is not None:
+            self._forget(session)
 
     async def handle(self, request: Request, context: Context) -> Response:
         """Answer any other request. An unexpected exception is logged and answered with UNKNOWN_SERVER_ERROR.

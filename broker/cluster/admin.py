@@ -1,6 +1,7 @@
 """Change topics, settings and counters of the cluster, from any broker.
 
-Every call returns when this broker's image has the change. While the store is away it waits; `in_time` bounds that.
+Every call returns when this broker's image has the change. While the store is unavailable it waits; `in_time` bounds
+that.
 
 Nothing here validates names or settings, which handlers do; all that depends on the cluster is decided in `topics`.
 `partition_admin` changes states of partitions.
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 async def in_time(change: Callable[[], Awaitable[T]]) -> T:
-    """Make a change that a client waits for. Raises MetadataTimeoutError if the store stays away, MetadataError."""
+    """Make a change that a client waits for. Raises MetadataTimeoutError, MetadataError."""
     try:
         with trio.fail_after(COMMIT_TIMEOUT_S):
             return await change()
@@ -89,12 +90,15 @@ def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
 
 
 async def create_topic(node: StoreNode, name: str, topic: TopicState, assignment: Assignment) -> None:
-    """Create a topic. Raises RefusedError if it exists."""
+    """Create a topic. Raises RefusedError if it exists, or if others have deleted it before this has returned."""
+    missed = node.missed
 
     def begin(image: ClusterImage) -> Decision | None:
         existing = image.topics.get(name)
         if existing is not None and existing.id == topic.id:
             return None  # the answer to an earlier attempt was lost
+        if existing is None and node.may_be_deleted(topic.id, missed):
+            return Refusal(f"topic {name!r} was deleted meanwhile, if it was created")
         return topics.create(image, name, topic, assignment, node.me)
 
     await node.commit(begin)

@@ -96,7 +96,7 @@ class Controller:
         return controller is not None and Member(controller.broker, controller.epoch) == self._node.me
 
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Remember the partitions to look at."""
+        """Add partitions to decide about."""
         if self.is_active:
             due = self._due
             for broker in delta.brokers:
@@ -153,7 +153,7 @@ class Controller:
     # -- elections -----------------------------------------------------------------------------------------------------
 
     async def _decide(self, nursery: trio.Nursery) -> None:
-        """Look at all partitions that are due, and commit what has to change."""
+        """Decide about all partitions that are due, and commit the changes."""
         while (self._due or self._due_topics) and self.is_active:
             due = self._due_keys()
             self._due, self._due_topics = {}, {}
@@ -202,7 +202,7 @@ class Controller:
         return changes
 
     async def _commit(self, batch: Sequence[Change]) -> None:
-        """Commit changes together. Those that do not hold any more are due again; the others are tried in halves."""
+        """Commit changes together. Outdated ones are due again; the rest is retried in halves."""
         async with self._slots:
             current = [change for change in batch if is_current(self._node.image, change)]
             if len(current) < len(batch):

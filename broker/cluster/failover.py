@@ -1,4 +1,4 @@
-"""Notice that a broker has died, or stands still, and let clients wait until that is known.
+"""Detect brokers that have died or hang, and let clients wait for the result.
 
     a connection to a broker is lost -> nothing listens there -> its registration is ended -> the controller elects
     a request is not answered -> a probe is not answered, nor is its lease renewed -> the same
@@ -7,7 +7,7 @@ Clients lose their connections at the same moment, and ask who leads. An answer 
 them a pause, in librdkafka up to a second. So requests for leaders wait for `settled`, which takes a few milliseconds.
 Then partitions of the dead broker have no leader, and clients ask again soon.
 
-A broker that stands still, frozen or with a stuck event loop, keeps its connections. It is replaced if two independent
+A broker that hangs, frozen or with a stuck event loop, keeps its connections. It is replaced if two independent
 signs agree for SILENCE_S: it does not answer this broker, and does not renew its lease. One that only this broker
 cannot reach renews its lease. A wrong guess costs an election, and no records: a registration is a hint.
 """
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """The broker that looks for brokers that have died: `ClusterNode`."""
+    """The broker that detects others that have died: `ClusterNode`."""
 
     id: int
     image: ClusterImage
@@ -110,7 +110,7 @@ class Failover:
             self._suspected.discard(broker)
 
     async def _why_dead(self, registration: Registration, *, is_silent: bool) -> str:
-        """Return how a broker has shown that it is dead or stands still, or an empty text."""
+        """Return the evidence that a broker is dead or hangs, or an empty text."""
         if is_silent:
             has_answered, renews = await self._probe(registration)
             if not has_answered and renews is False:

@@ -19,7 +19,7 @@ from warmlog.broker.cluster.values import NO_EPOCH, Registration
 
 
 class ScannedDirectory(NamedTuple):
-    """A data directory as a start finds it. `epoch`: in its clean shutdown marker, None without one."""
+    """A data directory at startup. `epoch`: in its clean shutdown marker, None without one."""
 
     path: str
     id: UUID

@@ -45,7 +45,8 @@ T = TypeVar("T")
 class ImageDelta:
     """What a step has changed: brokers (registered, fenced, draining or unregistered), topics, partitions, settings.
 
-    `topics` has, by name, the id that the name had before, or None. `configs` are keys of `ClusterImage.configs`.
+    `topics` has, by name, the id that the name had before, or None; `deleted_topics` also those that were created in
+    this step. `configs` are keys of `ClusterImage.configs`. `is_complete`: whether no step in between was missed.
     """
 
     brokers: set[int] = field(default_factory=set)
@@ -53,6 +54,8 @@ class ImageDelta:
     partitions: set[TopicIdPartition] = field(default_factory=set)
     configs: set[str] = field(default_factory=set)
     gone: set[UUID] = field(default_factory=set)
+    deleted_topics: set[UUID] = field(default_factory=set)
+    is_complete: bool = True
     has_controller_changed: bool = False
     have_features_changed: bool = False
 
@@ -173,7 +176,9 @@ class ClusterImage:
         there_are = {item.key for item in contents.items}
         missing = [Deleted(key) for key in self._revisions if key not in there_are]
         changed = [item for item in contents.items if self._revisions.get(item.key) != item.mod_revision]
-        return self.apply(Changes(contents.revision, (*missing, *changed)))
+        delta = self.apply(Changes(contents.revision, (*missing, *changed)))
+        delta.is_complete = False
+        return delta
 
     def _apply(self, events: Iterable[KeyValue | Deleted], delta: ImageDelta) -> None:
         for event in events:
@@ -206,6 +211,9 @@ class ClusterImage:
         else:
             self.draining.add(broker)
 
+    def _take_attempts(self, _: str, __: bytes | None, ___: int, ____: ImageDelta) -> None:
+        """Keep only the revision."""
+
     def _take_controller(self, _: str, value: bytes | None, __: int, delta: ImageDelta) -> None:
         self.controller = None if value is None else _decode(value, ActiveController)
         delta.has_controller_changed = True
@@ -218,6 +226,8 @@ class ClusterImage:
         delta.topics.setdefault(name, None if old is None else old.id)
         if old is not None:
             self.names.pop(old.id, None)
+            if value is None:
+                delta.deleted_topics.add(old.id)
         if value is not None:
             self.topics[name] = topic = msgspec.structs.replace(_decode_topic(value), revision=revision)
             self.names[topic.id] = name
@@ -311,6 +321,7 @@ _TAKES: Mapping[str, Any] = {
     "brokers": ClusterImage._take_broker,  # noqa: SLF001  # the methods of this module, by kind of key
     "known": ClusterImage._take_known,  # noqa: SLF001
     "draining": ClusterImage._take_draining,  # noqa: SLF001
+    "attempts": ClusterImage._take_attempts,  # noqa: SLF001
     "controller": ClusterImage._take_controller,  # noqa: SLF001
     "mirror": ClusterImage._take_mirror,  # noqa: SLF001
     "topics": ClusterImage._take_topic,  # noqa: SLF001

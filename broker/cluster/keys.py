@@ -32,6 +32,11 @@ def draining_key(broker: int) -> str:
     return f"draining/{broker}"
 
 
+def attempts_key(broker: int) -> str:
+    """Return the key that ends a broker's earlier attempts to commit when it is written."""
+    return f"attempts/{broker}"
+
+
 def topic_key(name: str) -> str:
     """Return the key of a topic."""
     return f"topics/{name}"

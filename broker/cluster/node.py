@@ -4,7 +4,7 @@
     run      register -> keep the lease | follow the changes | be the controller if no other broker is
     drain    let others lead, before the broker stops; `leave` afterwards
 
-While the store is away everything that needs no decision continues: the image stays, and calls of `commit` wait.
+While the store is unavailable everything that needs no decision continues: the image stays, and calls of `commit` wait.
 A lease is a hint that a broker lives, never a proof that it does not: a broker that loses it registers again, and
 serves meanwhile.
 """
@@ -336,7 +336,7 @@ class ClusterNode(StoreNode):
         return await self._store.unrenewed_s(registration.lease)
 
     async def leave(self) -> None:
-        """End the registration, after `run` was cancelled. The store may be away: then the lease ends by itself."""
+        """End the registration, after `run` was cancelled. If the store is unavailable, the lease expires."""
         if self.lease == NO_LEASE:
             return
         try:

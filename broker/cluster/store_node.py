@@ -1,6 +1,12 @@
 """A broker's view of its store: an image of the contents, and the commits that advance it.
 
 `node.ClusterNode` is that of a broker in a cluster, `local.lone_node.LoneNode` that of a broker by itself.
+
+**An attempt to commit takes effect once at most, and not after its successor.** One without an answer may still be
+under way, for as long as an etcd process was frozen, and its comparisons could hold again: a topic that was created by
+the next attempt, and then deleted, would come back. So a transaction whose comparisons do not exclude that also
+compares the broker's attempts key, which is written before the next attempt. Nor is a topic created again if an earlier
+attempt has created it, and somebody else has deleted it since: an id means one topic.
 """
 
 import logging
@@ -8,15 +14,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeAlias
+from uuid import UUID
 
 import trio
 
 from warmlog.broker.cluster.decisions import Decision, Refusal
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
-from warmlog.broker.cluster.store import Store, StoreTransaction, StoreUnavailableError
+from warmlog.broker.cluster.keys import attempts_key
+from warmlog.broker.cluster.store import ABSENT, Compare, Put, Store, StoreTransaction, StoreUnavailableError
 from warmlog.broker.cluster.values import Member
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.backoff import delays_s
+
+MAX_DELETED = 10_000  # deleted topics that a broker remembers, 2 MB
 
 Watcher: TypeAlias = Callable[[ClusterImage, ImageDelta], None]
 Make: TypeAlias = Callable[[ClusterImage], Decision | None]
@@ -36,6 +46,9 @@ class StoreNode(ABC):
         self.on_change: list[Watcher] = []
         self._store = store
         self._advanced = trio.Event()
+        self._ending = trio.Lock()  # of earlier attempts
+        self._deleted: set[UUID] = set()
+        self.missed = 0  # how often deletions may have been missed, or were forgotten
 
     @property
     @abstractmethod
@@ -60,10 +73,18 @@ class StoreNode(ABC):
 
     def _take(self, delta: ImageDelta) -> None:
         """Report that the image has advanced."""
+        self._deleted |= delta.deleted_topics
+        if len(self._deleted) > MAX_DELETED or not delta.is_complete:
+            self._deleted = set()
+            self.missed += 1
         for watcher in self.on_change:
             watcher(self.image, delta)
         self._advanced.set()
         self._advanced = trio.Event()
+
+    def may_be_deleted(self, topic: UUID, missed: int) -> bool:
+        """Whether a topic that is not in the image may have been, since `missed` had this value."""
+        return topic in self._deleted or self.missed != missed
 
     async def advanced(self) -> None:
         """Return when the image has advanced."""
@@ -77,8 +98,8 @@ class StoreNode(ABC):
     async def commit(self, make: Make) -> ClusterImage:
         """Commit what `make` decides on the image, again on each newer image until it succeeds; return the outcome.
 
-        `make` returns None if nothing is left to do. While the store is away, this waits: give it a deadline. Raises
-        RefusedError, LeaseExpiredError.
+        `make` returns None if nothing is left to do. While the store is unavailable it waits: give it a deadline.
+        Raises RefusedError, LeaseExpiredError.
         """
         delays = delays_s(self.random)
         while True:
@@ -87,16 +108,42 @@ class StoreNode(ABC):
                 return self.image
             if isinstance(decision, Refusal):
                 raise RefusedError(decision.reason)
+            attempt, known = self._ended_by_the_next(decision), self.image.revision_of(attempts_key(self.id))
             try:
-                outcome = await self._store.commit(decision)
+                outcome = await self._store.commit(attempt)
             except StoreUnavailableError as error:
                 logger.debug("cannot commit to the store, retrying: %s", error)
                 await trio.sleep(next(delays))
+                if attempt is not decision:
+                    await self._end_attempts(known)
                 continue
             self._heard_of(outcome.revision)
             await self.reached(outcome.revision)
             if outcome.succeeded:
                 return self.image
+
+    def _ended_by_the_next(self, decision: StoreTransaction) -> StoreTransaction:
+        """Return a transaction that cannot take effect after `_end_attempts`, if it could take effect twice."""
+        written = {operation.key for operation in decision.operations}
+        if any(each.key in written and each.mod_revision != ABSENT for each in decision.compares):
+            return decision  # once it has taken effect, that revision never returns
+        key = attempts_key(self.id)
+        return decision._replace(compares=(*decision.compares, Compare(key, self.image.revision_of(key))))
+
+    async def _end_attempts(self, known: int) -> None:
+        """Return when attempts that compare this revision of the attempts key are in the image, or have failed."""
+        key = attempts_key(self.id)
+        delays = delays_s(self.random)
+        async with self._ending:
+            while self.image.revision_of(key) == known:
+                try:
+                    outcome = await self._store.commit(StoreTransaction((), (Put(key, b""),)))
+                except StoreUnavailableError as error:
+                    logger.debug("cannot end attempts to commit, retrying: %s", error)
+                    await trio.sleep(next(delays))
+                else:
+                    self._heard_of(outcome.revision)
+                    await self.reached(outcome.revision)
 
     async def propose(self, transaction: StoreTransaction) -> bool | None:
         """Try to commit a transaction before the node follows the store; return whether it was, None if unknown."""

@@ -10,6 +10,7 @@ this comparison.
     brokers/N           Registration            with the lease of broker N: it is alive
     known/N             Registration            the latest one of broker N, without a lease, until it is unregistered
     draining/N          empty                   with the lease of broker N: elect others before it stops
+    attempts/N          empty                   written when a commit of broker N got no answer (`store_node`)
     controller          ActiveController        with the lease of the broker that elects
     mirror              ActiveController        with the lease of the broker that changes mirrored topics
     topics/NAME         TopicState

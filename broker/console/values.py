@@ -255,7 +255,7 @@ class ExplanationForm(Form, frozen=True):
 
 
 class GroupForm(Form, frozen=True):
-    """A group, of type classic, consumer (KIP-848) or share (KIP-932)."""
+    """A group, of type classic, consumer (KIP-848), share (KIP-932) or streams (KIP-1071)."""
 
     group: str
     type: str

@@ -1,4 +1,4 @@
-"""Answers that are held until the records which they depend on are stored."""
+"""Answers that wait until the records they depend on are stored."""
 
 import math
 from typing import Generic, TypeVar

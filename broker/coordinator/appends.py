@@ -77,7 +77,7 @@ class CoordinatorAppend:
         self._settle(error, offsets)
 
     def fail(self) -> None:
-        """Report that the term is over; what becomes of the records, the next load finds."""
+        """Report that the term is over. The next load shows whether the records were stored."""
         self._settle(ErrorCode.NOT_COORDINATOR, ())
 
     def _settle(self, error: ErrorCode, offsets: Sequence[int]) -> None:
@@ -159,11 +159,12 @@ class CoordinatorAppends:
             self._writer.spawn(self._report)
 
     async def _report(self) -> None:
-        """Report what is done, in the order in which it was done."""
+        """Report known outcomes, in the order in which they became known."""
         while self._done:
-            for pending in self._done[:REPORTED_PER_STEP]:
-                pending.report()
-            del self._done[:REPORTED_PER_STEP]
+            done = self._done[:REPORTED_PER_STEP]
+            for pending in done:
+                pending.report()  # which may append, and add what is refused
+            del self._done[: len(done)]
             await trio.lowlevel.checkpoint()
         self._is_reporting = False
 

@@ -1,4 +1,4 @@
-"""Carry out what automatons decide, in the order of the decisions."""
+"""Carry out the effects of automatons, in the order of their decisions."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -3,26 +3,30 @@
 Invariants:
 1. The loop decodes and takes over `PIECE_BYTES` of records at a time; larger records are decoded by a worker. They are
    removed from the replay on the way: freeing a million of them at once would hold the loop, too.
-2. A record that cannot be decoded is left out, and reported: an earlier one of its key applies, as if it had not been
+2. A record that cannot be decoded is left out, and reported: earlier ones of its key apply, as if it had not been
    written. Others of the partition are served.
-3. A record of a name that belongs to another partition, or of an unknown type, is ignored and counted.
+3. Of most topics only the latest record of each key is replayed. Records that add to earlier ones of their key
+   (`CoordinatorTopic.decode_tombstone`) are replayed as they are read, in order; the shard serves no request before the
+   high watermark covers them.
+4. A record of a name that belongs to another partition, or of an unknown type, is ignored and counted.
 
 Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
-from warmlog.broker.coordinator.reading import read_partition
+from warmlog.broker.coordinator.reading import batches_of, read_partition, until_replicated
 from warmlog.broker.coordinator.replay import Latest, Replay
 from warmlog.broker.coordinator.shard import Shard
-from warmlog.broker.coordinator.topic import CoordinatorTopic, Decode
+from warmlog.broker.coordinator.topic import CoordinatorTopic, DecodeTombstone
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.records.reader import Record
 
@@ -59,12 +63,31 @@ class ShardLoad(Generic[R]):
     async def run(self) -> None:
         """Replay the partition as it is now. Raises OSError, LogError, ProtocolError, StorageError."""
         term = self._shard.term
+        if self._topic.decode_tombstone is not None:
+            await self._replay_in_order(self._topic.decode_tombstone)
+            return
         replay = await read_partition(term.partition)
         term.loaded_to = replay.end
         await self._take_all(replay)
         if self._malformed:
             self._report_malformed()
             await self._take_all(await read_partition(term.partition, end=replay.end, takes=self._is_earlier))
+        self._report_ignored()
+
+    async def _replay_in_order(self, decode_tombstone: DecodeTombstone[R]) -> None:
+        def decode(key: bytes, value: bytes | None) -> tuple[str, R] | None:
+            return decode_tombstone(key) if value is None else self._topic.decode(key, value)
+
+        term = self._shard.term
+        term.loaded_to = term.partition.log.offsets.log_end_offset
+        async with aclosing(batches_of(term.partition, term.loaded_to)) as batches:
+            async for header, records in batches:
+                if header.is_control or header.is_transactional:
+                    continue  # coordinators of such topics write none
+                for piece, size in _pieces(records):
+                    await self._take_piece(decode, piece, size, self._shard.replay)
+        await until_replicated(term.partition, term.loaded_to)
+        self._report_malformed()
         self._report_ignored()
 
     async def _take_all(self, replay: Replay) -> None:
@@ -75,19 +98,29 @@ class ShardLoad(Generic[R]):
 
     async def _take(self, latest: dict[bytes, Latest], replay: Callable[[str, R, int], None]) -> None:
         while latest:
-            piece, size = _take_piece(latest)
-            if size < 2 * PIECE_BYTES:
-                decoded = _decode(self._topic.decode, piece)
+            piece, size = _take_latest(latest)
+            await self._take_piece(self._topic.decode, piece, size, replay)
+
+    async def _take_piece(
+        self,
+        decode: Callable[[bytes, Any], tuple[str, R] | None],
+        piece: Sequence[tuple[bytes, int, bytes | None]],
+        size: int,
+        replay: Callable[[str, R, int], None],
+    ) -> None:
+        """Decode and replay records; `size` in bytes."""
+        if size < 2 * PIECE_BYTES:
+            decoded = _decode(decode, piece)
+        else:
+            decoded = await trio.to_thread.run_sync(_decode, decode, piece)
+        self._foreign += decoded.foreign
+        self._malformed |= decoded.malformed
+        for name, row, offset in decoded.rows:
+            if self._partition_of(name) == self._shard.term.index:
+                replay(name, row, offset)
             else:
-                decoded = await trio.to_thread.run_sync(_decode, self._topic.decode, piece)
-            self._foreign += decoded.foreign
-            self._malformed |= decoded.malformed
-            for name, row, offset in decoded.rows:
-                if self._partition_of(name) == self._shard.term.index:
-                    replay(name, row, offset)
-                else:
-                    self._misplaced += 1
-            await trio.lowlevel.checkpoint()
+                self._misplaced += 1
+        await trio.lowlevel.checkpoint()
 
     def _is_earlier(self, record: Record) -> bool:
         """Return whether a record applies in place of a later one of its key that is malformed."""
@@ -121,19 +154,38 @@ class ShardLoad(Generic[R]):
             logger.info("%s: ignored %d records of unknown types", self._name, self._foreign)
 
 
-def _take_piece(latest: dict[bytes, Latest]) -> tuple[list[tuple[bytes, Latest]], int]:
+def _take_latest(latest: dict[bytes, Latest]) -> tuple[list[tuple[bytes, int, bytes | None]], int]:
     """Remove and return some of the latest records, and their size."""
-    piece, size = [], 0
+    piece: list[tuple[bytes, int, bytes | None]] = []
+    size = 0
     while latest and size < PIECE_BYTES:
-        key, record = latest.popitem()
-        piece.append((key, record))
-        size += len(key) + len(record.value)
+        key, (offset, value) = latest.popitem()
+        piece.append((key, offset, value))
+        size += len(key) + len(value)
     return piece, size
 
 
-def _decode(decode: Decode[R], piece: Iterable[tuple[bytes, Latest]]) -> _Decoded[R]:
+def _pieces(records: Iterable[Record]) -> Iterator[tuple[list[tuple[bytes, int, bytes | None]], int]]:
+    """Yield the records of a batch in pieces, with their sizes."""
+    piece: list[tuple[bytes, int, bytes | None]] = []
+    size = 0
+    for record in records:
+        if record.key is None:
+            continue  # coordinators write no record without a key
+        piece.append((record.key, record.offset, record.value))
+        size += len(record.key) + len(record.value or b"")
+        if size >= PIECE_BYTES:
+            yield piece, size
+            piece, size = [], 0
+    if piece:
+        yield piece, size
+
+
+def _decode(
+    decode: Callable[[bytes, Any], tuple[str, R] | None], piece: Iterable[tuple[bytes, int, bytes | None]]
+) -> _Decoded[R]:
     decoded: _Decoded[R] = _Decoded()
-    for key, (offset, value) in piece:
+    for key, offset, value in piece:
         try:
             outcome = decode(key, value)
         except MalformedError as error:

@@ -45,15 +45,20 @@ async def read_partition(
     and reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
     """
     replay = Replay(partition.log.offsets.log_end_offset if end is None else end)
-    async with aclosing(_batches_of(partition, replay.end)) as batches:
+    async with aclosing(batches_of(partition, replay.end)) as batches:
         async for header, batch in batches:
             records = batch if takes is _any or header.is_control else [each for each in batch if takes(each)]
             for start in range(0, len(records), PIECE):
                 replay.take(header, records[start : start + PIECE])
                 await trio.lowlevel.checkpoint()
-    while partition.log.offsets.high_watermark < replay.end:
-        await _change_of(partition)
+    await until_replicated(partition, replay.end)
     return replay
+
+
+async def until_replicated(partition: Partition, end: int) -> None:
+    """Wait until the high watermark has reached an offset."""
+    while partition.log.offsets.high_watermark < end:
+        await _change_of(partition)
 
 
 async def _change_of(partition: Partition) -> None:
@@ -67,7 +72,7 @@ async def _change_of(partition: Partition) -> None:
         partition.dismiss(waiter)
 
 
-async def _batches_of(partition: Partition, end: int) -> AsyncGenerator[tuple[BatchHeader, list[Record]], None]:
+async def batches_of(partition: Partition, end: int) -> AsyncGenerator[tuple[BatchHeader, list[Record]], None]:
     """Yield every batch below `end`, control batches included."""
     offset = partition.log.offsets.log_start_offset
     while offset < end:

@@ -26,7 +26,10 @@ class Shard(Protocol[R_contra]):
         """The term that the state belongs to."""
 
     def replay(self, name: str, row: R_contra, offset: int) -> None:
-        """Take over the latest record of a key. Keys come in no order."""
+        """Take over the latest record of a key; keys come in no order.
+
+        Of a topic with `decode_tombstone`, take over each record, in the order of the log.
+        """
 
     def replay_pending(self, producer_id: int, name: str, row: R_contra, offset: int) -> None:
         """Take over a record of a transaction without a marker so far, after all records that count."""

@@ -1,4 +1,4 @@
-"""One time for which this broker leads a partition of a coordinator's topic, and the state that is kept for it.
+"""A term: the time for which this broker leads a partition of a coordinator's topic, and its state.
 
     on_lead ──► LOADING ──► SERVING ──► OVER     on_resign, the partition goes offline, the topic is deleted
                    │                     ▲
@@ -18,7 +18,7 @@ from warmlog.protocol.errors import ErrorCode
 
 
 class TermState(Enum):
-    """What becomes of requests for a name of the partition."""
+    """How requests for names of the partition are handled."""
 
     LOADING = auto()
     SERVING = auto()

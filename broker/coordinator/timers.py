@@ -31,7 +31,7 @@ T = TypeVar("T", bound=Timed)
 
 
 class Timers(Generic[T]):
-    """Automata by the time when they are due. Belongs to the event loop."""
+    """Automatons by the time when they are due. Belongs to the event loop."""
 
     def __init__(self, expire: Callable[[T], None]) -> None:
         """Call `expire` with each automaton that is due; it may schedule any."""

@@ -16,6 +16,8 @@ R = TypeVar("R")
 #: Returns the name that a key belongs to, and what the record says; None for a record of an unknown type. Raises
 #: MalformedError. May be called in a worker.
 Decode: TypeAlias = Callable[[bytes, bytes], tuple[str, R] | None]
+#: The same for the key of a tombstone.
+DecodeTombstone: TypeAlias = Callable[[bytes], tuple[str, R] | None]
 
 
 class TopicLayout(NamedTuple):
@@ -31,6 +33,8 @@ class CoordinatorTopic(Generic[R]):
     """The differences between the topics of coordinators.
 
     `keeps`: what its names identify, and `count_setting`: the setting of its number of partitions, for log messages.
+    `decode_tombstone`: for a topic whose records add to earlier ones of their key. All of them are replayed, in order,
+    and tombstones as well; without it, only the latest record of each key.
     """
 
     name: str
@@ -38,6 +42,7 @@ class CoordinatorTopic(Generic[R]):
     count_setting: str
     layout: Callable[[Settings], TopicLayout]
     decode: Decode[R]
+    decode_tombstone: DecodeTombstone[R] | None = None
 
 
 def partition_of(name: str, count: int) -> int:

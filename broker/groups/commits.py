@@ -1,8 +1,6 @@
-"""Commit, delete and expire offsets, and delete groups.
+"""Commit, delete and expire offsets.
 
-Invariants:
-1. A commit is acknowledged once it is in the log (and flushed, if `flush.messages` requires it) and in memory.
-2. A group being deleted is not served while its tombstones are written; if that fails, it is restored.
+Invariant: a commit is acknowledged once it is in the log (and flushed, if `flush.messages` requires it) and in memory.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinatorShard.
 """
@@ -17,16 +15,21 @@ import trio
 
 from warmlog.broker.coordinator.appends import LogProducer, Rows
 from warmlog.broker.coordinator.runtime import in_steps
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.consumer.commits import CommitVerdict
+from warmlog.broker.groups.consumer.state import ConsumerGroup
+from warmlog.broker.groups.group import Group
 from warmlog.broker.groups.holdings import GROUP_BYTES
 from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter, begun_write
 from warmlog.broker.groups.offsets import ENTRY_BYTES, held_bytes
 from warmlog.broker.groups.pending_offsets import PendingOffset
 from warmlog.broker.groups.registry import Checkpoint, GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
+from warmlog.broker.groups.share.state import ShareGroup
+from warmlog.broker.groups.streams.commits import StreamsCommitVerdict
+from warmlog.broker.groups.streams.state import StreamsGroup
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import GroupState, OffsetToCommit
+from warmlog.protocol.groups import OffsetToCommit
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from warmlog.protocol.kafka.group_records import (
     NO_TIME,
@@ -47,13 +50,14 @@ GROUPS_PER_STEP = 100  # whose offsets of a deleted topic are removed between tw
 class Committer:
     """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids).
 
-    The group counts for its `holder` if it counts for no other yet (`Holdings`).
+    The group counts for its `holder` if it counts for no other yet (`Holdings`). `version`: of Kafka's OffsetCommit.
     """
 
     generation: int
     member_id: str
     instance_id: str | None
     holder: str = ""
+    version: int | None = None
 
 
 class OffsetCommits:
@@ -108,12 +112,14 @@ class OffsetCommits:
             error = ErrorCode.NONE if producer is None else _failure_of(writes)
             chosen = [offsets[index] for index in indexes]
             error = error or await self._check_commit(name, committer, chosen, in_transaction=producer is not None)
+            refused = [error] * len(chosen) if error else self._refused(name, committer, chosen, producer)
+            for index, error in zip(indexes, refused, strict=True):
+                errors[index] = error
+            indexes = [index for index in indexes if errors[index] is ErrorCode.NONE]
             shard = self._groups.shard_of(name)
-            if error is ErrorCode.NONE and shard is not None:
+            if indexes and shard is not None:
+                chosen = [offsets[index] for index in indexes]
                 writes.append((indexes, self._write_offsets(shard, name, chosen, retention_ms, producer)))
-            else:
-                for index in indexes:
-                    errors[index] = error
             await checkpoint()
         with self._writer.time_limit():
             for _, write in writes:
@@ -131,10 +137,7 @@ class OffsetCommits:
 
     def exists(self, requested: OffsetToCommit) -> bool:
         """Return whether the partition of an offset exists, online or offline."""
-        return self._partition_exists(requested.topic, requested.partition)
-
-    def _partition_exists(self, topic: str, partition: int) -> bool:
-        return self._partitions.exists(topic, partition)
+        return self._partitions.exists(requested.topic, requested.partition)
 
     async def _check_commit(
         self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], *, in_transaction: bool
@@ -155,13 +158,36 @@ class OffsetCommits:
             group = self._groups.create(name, committer.holder)
         if in_transaction and self._groups.pending_count >= self._groups.settings.max_transaction_partitions:
             return ErrorCode.POLICY_VIOLATION
-        if in_transaction:
-            error = group.check_transactional_commit(committer.member_id, committer.instance_id, committer.generation)
-        else:
-            now = self._groups.now()
-            error = group.check_commit(committer.member_id, committer.instance_id, committer.generation, now)
-            self._groups.schedule(group)
+        error = self._verdict(group, committer, in_transaction=in_transaction).error
+        self._groups.schedule(group)
         return error or self._check_size(group, committer, offsets)
+
+    def _verdict(
+        self, group: Group, committer: Committer, *, in_transaction: bool
+    ) -> CommitVerdict | StreamsCommitVerdict:
+        """Return what a group says to a commit."""
+        member = committer.member_id, committer.instance_id, committer.generation
+        if isinstance(group, ConsumerGroup | StreamsGroup):
+            if in_transaction:
+                return group.check_transactional_commit(*member)
+            return group.check_commit(*member, version=committer.version)
+        if isinstance(group, ShareGroup):
+            return CommitVerdict(ErrorCode.GROUP_ID_NOT_FOUND)
+        if in_transaction:
+            return CommitVerdict(group.check_transactional_commit(*member))
+        return CommitVerdict(group.check_commit(*member, self._groups.now()))
+
+    def _refused(
+        self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], producer: LogProducer | None
+    ) -> list[ErrorCode]:
+        """Return an error code per offset: a member in an earlier epoch commits for what it had then (KIP-1251)."""
+        group = self._groups.get(name)
+        if not isinstance(group, ConsumerGroup | StreamsGroup):
+            return [ErrorCode.NONE] * len(offsets)
+        verdict = self._verdict(group, committer, in_transaction=producer is not None)
+        if isinstance(verdict, StreamsCommitVerdict):
+            return [verdict.partition(each.topic, each.partition) for each in offsets]
+        return [verdict.partition(self._topic_id(each.topic), each.partition) for each in offsets]
 
     def _check_size(self, group: Group, committer: Committer, offsets: Sequence[OffsetToCommit]) -> ErrorCode:
         """Return whether there is room for offsets."""
@@ -234,10 +260,9 @@ class OffsetCommits:
         """Return whether offsets of a group may be deleted at all."""
         error = self._groups.available_to_members(name)
         group = self._groups.get(name)
-        if error is not ErrorCode.NONE or group is None:
+        if error is not ErrorCode.NONE or group is None or isinstance(group, ShareGroup):
             return error or ErrorCode.GROUP_ID_NOT_FOUND
-        is_free = group.state is GroupState.EMPTY or group.generation.is_consumer_group
-        return ErrorCode.NONE if is_free else ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE if group.may_lose_offsets else ErrorCode.NON_EMPTY_GROUP
 
     async def delete_offsets(
         self, name: str, partitions: Sequence[TopicPartition], checkpoint: Checkpoint = trio.lowlevel.checkpoint
@@ -272,42 +297,11 @@ class OffsetCommits:
         return errors
 
     def _check_delete(self, shard: GroupShard, name: str, topic: str, partition: int) -> ErrorCode:
-        if not self._partition_exists(topic, partition):
+        if not self._partitions.exists(topic, partition):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         group = shard.get(name)
-        is_subscribed = group is not None and group.generation.is_subscribed(topic)
+        is_subscribed = group is not None and group.is_subscribed(topic)
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
-
-    async def delete(self, name: str) -> ErrorCode:
-        """Delete a group that has no members, with its offsets.
-
-        Waits for at most `offsets.commit.timeout.ms`; what has begun is completed in any case.
-        """
-        error = self._groups.available(name)
-        shard = self._groups.shard_of(name)
-        group = None if shard is None else shard.get(name)
-        if error is not ErrorCode.NONE or shard is None or group is None:
-            return error or ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP
-        self._groups.drop(shard, group)
-        deletion = begun_write()
-        self._groups.runtime.spawn(partial(self._delete, shard, group, deletion))
-        with self._writer.time_limit():
-            await deletion.wait()
-        return deletion.value
-
-    async def _delete(self, shard: GroupShard, group: Group, deletion: OffsetWrite) -> None:
-        """Write the tombstones of a group that was dropped; restore it if that fails."""
-        name = group.group_id
-        pending = [pair for pair in shard.pending.of(name) if shard.offsets.get(name, *pair) is None]
-        for start in range(0, len(pending), OFFSETS_PER_STEP):
-            await self._writer.write_tombstones(shard, name, pending[start : start + OFFSETS_PER_STEP]).wait()
-            await trio.lowlevel.checkpoint()
-        error = await self._writer.remove(shard, name, shard.offsets.of(name), with_group=True)
-        if error is not ErrorCode.NONE:
-            self._groups.restore(shard, group)
-        deletion.settle(error)
 
     def topic_deleted(self, topic: str) -> None:
         """Remove the offsets committed for a deleted topic.
@@ -385,9 +379,12 @@ class OffsetCommits:
             await trio.lowlevel.checkpoint()
 
     async def _clean_up(self, shard: GroupShard, group: Group) -> None:
-        """Remove a group's expired offsets, and the group itself if it is empty and no offset is left."""
+        """Remove a group's expired offsets, and the group itself if it is empty and no offset is left.
+
+        A share group has no offsets, and is removed by administrators only.
+        """
         name = group.group_id
-        if shard.get(name) is not group or not self._groups.is_available(shard):
+        if shard.get(name) is not group or not self._groups.is_available(shard) or isinstance(group, ShareGroup):
             return
         retention_ms = self._groups.settings.offsets_retention_minutes * MS_PER_MINUTE
         expired = [
@@ -396,12 +393,12 @@ class OffsetCommits:
             if not shard.pending.is_pending(name, *entry[:2])
         ]
         count = sum(1 for _ in shard.offsets.of(name))
-        has_pending = group.pending_count > 0 or shard.pending.has_any(name)
-        is_unused = group.state is GroupState.EMPTY and len(expired) == count and not has_pending
+        has_pending = group.has_pending_members or shard.pending.has_any(name)
+        is_unused = group.is_empty and len(expired) == count and not has_pending
         if is_unused:
             self._groups.drop(shard, group)
         if expired or is_unused:
-            error = await self._writer.remove(shard, name, expired, with_group=is_unused)
+            error = await self._writer.remove(shard, name, expired, group=group if is_unused else None)
             if error is not ErrorCode.NONE:
                 logger.warning(
                     "group %.200r: cannot store the removal of %d expired offsets, retrying later: %s",

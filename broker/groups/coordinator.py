@@ -12,11 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from warmlog.broker.coordinator.answers import PendingAnswer
-from warmlog.broker.groups.classic.effects import Client
+from warmlog.broker.groups.automaton import Client
 from warmlog.broker.groups.classic.members import MEMBER_BYTES, size_of
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.classic.state import ClassicGroup
+from warmlog.broker.groups.consumer.state import ConsumerGroup
 from warmlog.broker.groups.holdings import GROUP_BYTES
+from warmlog.broker.groups.modern.member_memory import MEMBER_BYTES as CONSUMER_BYTES
 from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.share.state import ShareGroup
+from warmlog.broker.groups.streams.state import StreamsGroup
 from warmlog.broker.groups.topic import TOPIC
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
@@ -26,6 +30,7 @@ from warmlog.protocol.groups import (
     GroupState,
     JoinGroupRequest,
     JoinGroupResponse,
+    LeaveGroupResponse,
     LeavingMember,
     ListedGroup,
     SyncGroupRequest,
@@ -53,14 +58,19 @@ class GroupCoordinator:
         `holder`: whose share the member's memory counts in.
         """
         error = await self._check_join(request)
-        group = self._groups.get(request.group)
+        known = self._groups.get(request.group)
+        if isinstance(known, ConsumerGroup) and not known.is_empty and error is ErrorCode.NONE:
+            return await self._join_consumer_group(known, request, client_id=client_id, host=host, holder=holder)
+        if isinstance(known, ShareGroup | StreamsGroup) and not _may_replace(known) and error is ErrorCode.NONE:
+            return JoinGroupResponse(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        group = self._classic(request.group)
         if error is ErrorCode.NONE:
             error = self._check_size(group, request, holder)
         if error is ErrorCode.NONE and group is None:
             if request.member_id != NO_MEMBER:
                 error = ErrorCode.UNKNOWN_MEMBER_ID
             else:
-                group = self._groups.create(request.group, holder)
+                group = self._groups.create_classic_group(request.group, holder)
         if error is not ErrorCode.NONE or group is None:
             return JoinGroupResponse(member_id=request.member_id, error=error)
         pending: PendingAnswer[JoinGroupResponse | None] = PendingAnswer(None)
@@ -70,10 +80,37 @@ class GroupCoordinator:
         assert response is not None
         return response
 
+    async def _join_consumer_group(
+        self, group: ConsumerGroup, request: JoinGroupRequest, *, client_id: str, host: str, holder: str
+    ) -> JoinGroupResponse:
+        """Join a group whose members use the consumer protocol, or did."""
+        size = size_of(request.protocols)
+        if size > self._groups.max_record_bytes(request.group):
+            return JoinGroupResponse(error=ErrorCode.MESSAGE_TOO_LARGE)
+        known = group.members.get(request.member_id)
+        declared = known.classic.protocols if known is not None and known.classic is not None else ()
+        growth = size - size_of(declared) + (CONSUMER_BYTES if known is None else 0)
+        if not self._groups.holdings.admit(holder, growth):
+            return JoinGroupResponse(error=ErrorCode.GROUP_MAX_SIZE_REACHED)
+        group.limits = self._groups.limits.consumer(request.group)
+        pending: PendingAnswer[JoinGroupResponse | None] = PendingAnswer(None)
+        client = Client(client_id=client_id, host=host, holder=holder, new_id=self._new_id())
+        group.join(request, client, pending, self._groups.topics, self._groups.now())
+        response = await self._groups.answer(group, pending)
+        assert response is not None
+        return response
+
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
         """Return a member's assignment once the leader has sent it, or at once with an error."""
         error = self._groups.available_to_members(request.group)
-        group = self._groups.get(request.group)
+        known = self._groups.get(request.group)
+        if isinstance(known, ConsumerGroup) and error is ErrorCode.NONE:
+            answer: PendingAnswer[SyncGroupResponse | None] = PendingAnswer(None)
+            known.sync(request, answer, self._groups.topics, self._groups.now())
+            response = await self._groups.answer(known, answer)
+            assert response is not None
+            return response
+        group = self._classic(request.group)
         if error is not ErrorCode.NONE or group is None:
             return SyncGroupResponse(error=error or ErrorCode.UNKNOWN_MEMBER_ID)
         size = sum([len(assignment.assignment) for assignment in request.assignments])
@@ -102,23 +139,37 @@ class GroupCoordinator:
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return ErrorCode.NONE
         group = self._groups.get(name)
-        if error is not ErrorCode.NONE or group is None:
+        if error is not ErrorCode.NONE or group is None or isinstance(group, ShareGroup | StreamsGroup):
             return error or ErrorCode.UNKNOWN_MEMBER_ID
-        error = group.heartbeat(member_id, instance_id, generation, self._groups.now())
+        if isinstance(group, ConsumerGroup):
+            error = group.heartbeat_as_classic(member_id, instance_id, generation, self._groups.now())
+        else:
+            error = group.heartbeat(member_id, instance_id, generation, self._groups.now())
         self._groups.schedule(group)
         return error
 
-    def leave(self, name: str, members: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
+    async def leave(self, name: str, members: Sequence[LeavingMember]) -> tuple[ErrorCode, list[ErrorCode]]:
         """Remove members; return the error of the request, and an error code per member."""
         error = self._groups.available_to_members(name)
         if error is not ErrorCode.NONE:
             return error, [error] * len(members)
         group = self._groups.get(name)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup | StreamsGroup):
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
+        if isinstance(group, ConsumerGroup):
+            pending: PendingAnswer[LeaveGroupResponse | None] = PendingAnswer(None)
+            group.leave(members, pending, self._groups.now())
+            response = await self._groups.answer(group, pending)
+            assert response is not None
+            return response.error, [each.error for each in response.members]
         errors = group.leave(members, self._groups.now())
         self._groups.apply_effects(group)
         return ErrorCode.NONE, errors
+
+    def _classic(self, name: str) -> ClassicGroup | None:
+        """Return a group of the classic protocol, None where there is none of this name."""
+        group = self._groups.get(name)
+        return group if isinstance(group, ClassicGroup) else None
 
     async def _check_join(self, request: JoinGroupRequest) -> ErrorCode:
         error = self._groups.available_to_members(request.group)
@@ -132,7 +183,7 @@ class GroupCoordinator:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         return await self._groups.runtime.ensure() or self._groups.available(request.group)
 
-    def _check_size(self, group: Group | None, request: JoinGroupRequest, holder: str) -> ErrorCode:
+    def _check_size(self, group: ClassicGroup | None, request: JoinGroupRequest, holder: str) -> ErrorCode:
         """Return whether there is room for what a member declares. What could not be stored is refused at once."""
         size = size_of(request.protocols)
         max_bytes = self._groups.max_record_bytes(request.group)
@@ -152,10 +203,10 @@ class GroupCoordinator:
     def list_groups(self) -> Iterator[ListedGroup]:
         """Yield the groups, in no order, as Kafka does; each group's state is that of when it is yielded."""
         for group in self._groups.all():
-            if group.state is GroupState.DEAD:
+            if group.is_dead:
                 continue  # its log partition has another leader now
-            kind = group.generation.protocol_type or ""
-            yield ListedGroup(group=group.group_id, protocol_type=kind, state=group.state)
+            kind = group.protocol_type or ""
+            yield ListedGroup(group=group.group_id, protocol_type=kind, state=group.state, type=group.type)
 
     def describe(self, name: str) -> DescribedGroup:
         """Describe a group and its members; metadata and assignments only while the group is stable, as Kafka does."""
@@ -163,8 +214,8 @@ class GroupCoordinator:
         if error is not ErrorCode.NONE:
             return DescribedGroup(group=name, state="", error=error)
         group = self._groups.get(name)
-        if group is None:
-            message = f"Group {name} not found."
+        if not isinstance(group, ClassicGroup):
+            message = f"Group {name} not found." if group is None else f"Group {name} is not a classic group."
             return DescribedGroup(group=name, error=ErrorCode.GROUP_ID_NOT_FOUND, message=message)
         generation, is_stable = group.generation, group.state is GroupState.STABLE
         protocol = (generation.protocol_name or "") if is_stable else ""
@@ -188,7 +239,12 @@ class GroupCoordinator:
         )
 
 
-def _growth(group: Group, request: SyncGroupRequest) -> Iterable[tuple[str, int]]:
+def _may_replace(group: ShareGroup | StreamsGroup) -> bool:
+    """Return whether a classic group may take the place of a group, which keeps its offsets."""
+    return isinstance(group, StreamsGroup) and group.is_empty
+
+
+def _growth(group: ClassicGroup, request: SyncGroupRequest) -> Iterable[tuple[str, int]]:
     """Return by how many bytes the assignments of a leader let each holder grow."""
     growth: Counter[str] = Counter()
     for assignment in request.assignments:

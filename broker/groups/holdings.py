@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.group import Group
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,10 @@ class Holdings:
 
     def settle(self, group: Group, offset_bytes: int) -> None:
         """Count what a group holds now. `offset_bytes`: of its committed offsets."""
-        held = group.members.held.copy()
+        held = Counter(group.held)
         held[group.owner] += GROUP_BYTES + offset_bytes
-        self._replace(group, held)
+        if held != group.counted:
+            self._replace(group, held)
 
     def release(self, group: Group) -> None:
         """Count a group no longer."""

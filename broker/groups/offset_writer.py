@@ -8,10 +8,11 @@ import trio
 
 from warmlog.broker.coordinator.answers import PendingAnswer
 from warmlog.broker.coordinator.appends import LogProducer, Rows
+from warmlog.broker.groups.group import Group
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_group_key, encode_offset_key
+from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_offset_key
 from warmlog.protocol.partitions import TopicPartition
 
 OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
@@ -71,9 +72,9 @@ class OffsetWriter:
         name: str,
         offsets: Iterable[tuple[str, int, OffsetAndMetadata]],
         *,
-        with_group: bool,
+        group: Group | None,
     ) -> ErrorCode:
-        """Write tombstones for offsets, and for their group if `with_group`; return the first error.
+        """Write tombstones for offsets, and for their group if it is given; return the first error.
 
         Skips offsets that have been committed again since, and a group that has been created again.
         """
@@ -88,8 +89,11 @@ class OffsetWriter:
             if unchanged:
                 writes.append(self.write_tombstones(shard, name, unchanged))
             await trio.lowlevel.checkpoint()
-        if with_group and shard.get(name) is None:
-            writes.append(self.write(shard, name, [(encode_group_key(name), None)], lambda _: None))
+        tombstones: Rows = [] if group is None else [*group.replaced, *group.tombstones()]
+        for start in range(0, len(tombstones), OFFSETS_PER_STEP):
+            if shard.get(name) is None:
+                writes.append(self.write(shard, name, tombstones[start : start + OFFSETS_PER_STEP], lambda _: None))
+                await trio.lowlevel.checkpoint()
         outcomes = [await write.wait() for write in writes]
         return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
 

@@ -8,8 +8,7 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirati
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from warmlog.broker.groups.classic.state import Group
-from warmlog.protocol.groups import GroupState
+from warmlog.broker.groups.group import Group
 from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 
 ENTRY_BYTES = 300  # of an offset in memory, without its metadata
@@ -140,29 +139,19 @@ class Offsets:
         It is counted from when the group became empty. Where a group has never had members, or its members do not
         subscribe to the topic, it is counted from the commit.
         """
-        since_ms = _expiry_base(group)
+        since_ms = group.offsets_expire_since_ms
         if since_ms is None:
             return []
         return [
             (topic, partition, value)
             for topic, partition, value in self.of(group.group_id)
-            if not group.generation.is_subscribed(topic) and _is_expired(value, since_ms, now_ms, retention_ms)
+            if not group.is_subscribed(topic) and _is_expired(value, since_ms, now_ms, retention_ms)
         ]
 
 
 def held_bytes(value: OffsetAndMetadata | None) -> int:
     """Return about how many bytes a committed offset holds; 0 for none."""
     return 0 if value is None else ENTRY_BYTES + len(value.metadata)
-
-
-def _expiry_base(group: Group) -> int | None:
-    """Return the start of the retention time in ms since the epoch, NO_TIME for each commit's own, None for never."""
-    if group.generation.protocol_type is None:
-        return NO_TIME
-    if group.state is GroupState.EMPTY:
-        return group.state_since_ms
-    knows_topics = group.generation.is_consumer_group and group.generation.subscribed_topics is not None
-    return NO_TIME if group.state is GroupState.STABLE and knows_topics else None
 
 
 def _is_expired(value: OffsetAndMetadata, since_ms: int, now_ms: int, retention_ms: int) -> bool:

@@ -22,14 +22,30 @@ from warmlog.broker.coordinator.effects import EffectLoop
 from warmlog.broker.coordinator.runtime import CoordinatorRuntime
 from warmlog.broker.coordinator.term import Term
 from warmlog.broker.coordinator.timers import Timers
-from warmlog.broker.groups.classic.effects import Effect, Instant, Limits, Purpose, Store
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.automaton import Answer, Instant
+from warmlog.broker.groups.classic.effects import Effect, Limits, Purpose, Store
+from warmlog.broker.groups.classic.state import ClassicGroup
+from warmlog.broker.groups.consumer.effects import Effect as ConsumerEffect
+from warmlog.broker.groups.consumer.state import ConsumerGroup
+from warmlog.broker.groups.effects.consumer import ConsumerEffects
+from warmlog.broker.groups.effects.limits import GroupLimits
+from warmlog.broker.groups.effects.restoring import Restorer
+from warmlog.broker.groups.effects.share import ShareEffects
+from warmlog.broker.groups.effects.streams import StreamsEffects
+from warmlog.broker.groups.group import Group
 from warmlog.broker.groups.holdings import Holdings
+from warmlog.broker.groups.migration.live import Migrations
 from warmlog.broker.groups.shard import GroupShard
-from warmlog.broker.settings.settings import Settings
+from warmlog.broker.groups.share.effects import Effect as ShareEffect
+from warmlog.broker.groups.share.state import ShareGroup
+from warmlog.broker.groups.streams.effects import Effect as StreamsEffect
+from warmlog.broker.groups.streams.state import StreamsGroup
+from warmlog.broker.groups.topics import GroupTopics
+from warmlog.broker.settings.live import LiveSettings
+from warmlog.broker.share.persister import SharePersister
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import MalformedError
-from warmlog.protocol.kafka.group_records import MAX_TEXT_BYTES, StoredGroup, encode_group, encode_group_key
+from warmlog.protocol.kafka.group_records import MAX_TEXT_BYTES, encode_group, encode_group_key
 from warmlog.protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
@@ -38,6 +54,7 @@ CLOSED_PER_STEP = 100  # groups, between two checkpoints
 SETTLED_PER_STEP = 1000  # groups that are counted between two checkpoints: about 1 ms
 
 R = TypeVar("R")
+AnyEffect: TypeAlias = Effect | ConsumerEffect | ShareEffect | StreamsEffect
 
 # Awaited between two steps of a request. Yields to other tasks once the request has held the event loop long enough.
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
@@ -52,26 +69,72 @@ class GroupRegistry:
     def __init__(
         self,
         runtime: CoordinatorRuntime[GroupShard],
-        settings: Settings,
+        live: LiveSettings,
         clock: Callable[[], int],
         was_deleted: Callable[[bytes], bool],
+        topics: GroupTopics,
+        *,
+        persister: SharePersister,
     ) -> None:
         """Keep the groups of this runtime. `clock` returns ms since the epoch.
 
-        `was_deleted` tells by its id whether a topic was deleted.
+        `was_deleted` tells by its id whether a topic was deleted. `persister` reaches the share coordinators.
         """
         self.on_loaded: list[Callable[[GroupShard], Iterator[None]]] = []  # steps to take before a shard serves
         self.runtime = runtime
-        self.settings = settings
+        self.settings = settings = live.static
+        self.limits = GroupLimits(live)
         self.clock = clock
         self.completed_rebalances = 0
+        self.topics = topics
         self.holdings = Holdings(settings.warmlog_groups_memory_max_bytes, perf_counter)
         self._was_deleted = was_deleted
-        self._limits = Limits(
+        self._classic_limits = Limits(
             max_size=settings.group_max_size, initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms
         )
         self._timers: Timers[Group] = Timers(self._expire)
-        self._effects: EffectLoop[tuple[Group, Effect]] = EffectLoop(self._carry_out)
+        self._effects: EffectLoop[tuple[Group, AnyEffect]] = EffectLoop(self._carry_out)
+        self.migrations = Migrations(
+            runtime,
+            topics,
+            self._classic_limits,
+            replace=self._replace,
+            apply_effects=self.apply_effects,
+            now=self.now,
+            limit_ms=settings.offsets_commit_timeout_ms,
+        )
+        self._consumer_effects = ConsumerEffects(
+            runtime,
+            topics,
+            serving=self._serving,
+            apply_effects=self.apply_effects,
+            migrations=self.migrations,
+            now=self.now,
+            limit_ms=settings.offsets_commit_timeout_ms,
+        )
+        self._share_effects = ShareEffects(
+            runtime,
+            persister,
+            serving=self._serving,
+            apply_effects=self.apply_effects,
+            now=self.now,
+            limit_ms=settings.offsets_commit_timeout_ms,
+        )
+        self._streams_effects = StreamsEffects(
+            runtime,
+            serving=self._serving,
+            apply_effects=self.apply_effects,
+            now=self.now,
+            limit_ms=settings.offsets_commit_timeout_ms,
+        )
+        self._restorer = Restorer(
+            self.limits,
+            self._classic_limits,
+            topics,
+            apply_effects=self.apply_effects,
+            forget=self._timers.forget,
+            now=self.now,
+        )
         runtime.bind(self)
 
     async def run(self) -> None:
@@ -79,18 +142,33 @@ class GroupRegistry:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timers.run)
             nursery.start_soon(self.runtime.run)
+            nursery.start_soon(self._follow_topics)
+            nursery.start_soon(self._share_effects.run)
+
+    async def _follow_topics(self) -> None:
+        """Report changed topics to the groups whose partitions this broker assigns."""
+        while True:
+            names = await self.topics.changed()
+            for number, group in enumerate(self.all()):
+                if isinstance(group, ConsumerGroup | StreamsGroup):
+                    group.topics_changed(names)
+                    await trio.lowlevel.checkpoint()
+                elif isinstance(group, ShareGroup):
+                    group.topics_changed(names, self.topics)
+                    self.apply_effects(group)
+                    await trio.lowlevel.checkpoint()
+                elif number % SETTLED_PER_STEP == 0:
+                    await trio.lowlevel.checkpoint()
 
     # -- shards --
 
     def begin(self, term: Term) -> GroupShard:
         """Begin to serve a log partition, without groups."""
-        return GroupShard(term, lambda name: Group(name, self._limits, self.now()), self._was_deleted)
+        return GroupShard(term, lambda name: ClassicGroup(name, self._classic_limits, self.now()), self._was_deleted)
 
     def loaded(self, shard: GroupShard) -> Iterator[None]:
         """Restore the groups of a log partition, once all its records have been replayed."""
-        while shard.stored:
-            self._restore(shard, *shard.stored.popitem())
-            yield
+        yield from self._restorer.restored(shard)
         yield from shard.create_missing()
         shard.pending.finish_loading()
         for number, group in enumerate(list(shard.groups.values())):
@@ -100,18 +178,6 @@ class GroupRegistry:
         for steps in self.on_loaded:
             yield from steps(shard)
 
-    def _restore(self, shard: GroupShard, name: str, stored: StoredGroup) -> None:
-        """Serve a group as its record describes it; one that contradicts itself loses its members."""
-        try:
-            group = Group.restore(name, stored, self._limits, self.now())
-        except MalformedError as error:
-            logger.warning(
-                "group %.200r: its stored record is malformed, so its members have to join again: %s", name, error
-            )
-            return
-        shard.groups[name] = group
-        self.apply_effects(group)
-
     def close(self, shard: GroupShard) -> Iterator[None]:
         """Answer the clients that wait for groups of a shard with NOT_COORDINATOR."""
         while shard.groups:
@@ -120,7 +186,7 @@ class GroupRegistry:
                 self.holdings.release(group)
                 self._timers.forget(group)
                 group.close(ErrorCode.NOT_COORDINATOR, self.now())
-                self._effects.put([(group, effect) for effect in group.take_effects()])
+                self._put_effects(group)
             yield
 
     def shard_of(self, name: str) -> GroupShard | None:
@@ -176,14 +242,65 @@ class GroupRegistry:
 
     # -- changes --
 
-    def create(self, name: str, owner: str) -> Group:
+    def create(self, name: str, owner: str) -> ClassicGroup:
         """Create a group, which must be `available`. `owner`: the holder that it counts for."""
-        shard = self.shard_of(name)
-        assert shard is not None, "a group is created in a term of its log partition"
+        shard = self.shard_for(name)
         group = shard.create(name)
         group.owner = owner
         self.holdings.settle(group, 0)
         return group
+
+    def create_consumer_group(self, name: str, owner: str) -> ConsumerGroup:
+        """Create a consumer group, which must be `available`, in place of a classic group without members."""
+        shard = self.shard_for(name)
+        group = ConsumerGroup(name, self.limits.consumer(name), self.now())
+        self._take_over(shard, group, owner)
+        return group
+
+    def create_share_group(self, name: str, owner: str) -> ShareGroup:
+        """Create a share group, which must be `available`; no other group may have its name."""
+        shard = self.shard_for(name)
+        group = ShareGroup(name, self.limits.share(name), self.now())
+        self._take_over(shard, group, owner)
+        return group
+
+    def create_streams_group(self, name: str, owner: str) -> StreamsGroup:
+        """Create a streams group, which must be `available`, in place of a classic group without members."""
+        shard = self.shard_for(name)
+        group = StreamsGroup(name, self.limits.streams(name), self.now())
+        self._take_over(shard, group, owner)
+        return group
+
+    def create_classic_group(self, name: str, owner: str) -> ClassicGroup:
+        """Create a classic group, which must be `available`, in place of another group without members."""
+        shard = self.shard_for(name)
+        group = ClassicGroup(name, self._classic_limits, self.now())
+        self._take_over(shard, group, owner)
+        return group
+
+    def shard_for(self, name: str) -> GroupShard:
+        """Return the shard of a group that is `available`."""
+        shard = self.shard_of(name)
+        assert shard is not None, "a group is created in a term of its log partition"
+        return shard
+
+    def _take_over(self, shard: GroupShard, group: Group, owner: str) -> None:
+        """Serve a group in place of another kind of group of its name, whose records its next one deletes."""
+        former = shard.groups.get(group.group_id)
+        group.owner = owner
+        if former is None:
+            shard.groups[group.group_id] = group
+            self.settle(shard, group)
+        else:
+            group.replaced = [*former.replaced, *former.tombstones()]
+            self._replace(shard, former, group)
+
+    def _replace(self, shard: GroupShard, former: Group, group: Group) -> None:
+        """Serve a group in place of another one of its name."""
+        group.owner = former.owner or group.owner
+        self.drop(shard, former)
+        shard.groups[group.group_id] = group
+        self.apply_effects(group)
 
     def max_record_bytes(self, name: str) -> int:
         """Return the size limit of a record that stores a group."""
@@ -229,32 +346,48 @@ class GroupRegistry:
 
     def apply_effects(self, group: Group) -> None:
         """Send a group's responses and append its records, until it has no effects left; update its timer."""
-        self._effects.put([(group, effect) for effect in group.take_effects()])
+        self._put_effects(group)
         shard = self.shard_of(group.group_id)
         if shard is not None:
             self.settle(shard, group)
         self._timers.schedule(group)
 
+    def _put_effects(self, group: Group) -> None:
+        self._effects.put([(group, effect) for effect in group.take_effects()])
+
     def schedule(self, group: Group) -> None:
         """Update a group's timer after a call that changes its deadlines and has no effects."""
         self._timers.schedule(group)
 
-    def _carry_out(self, decided: tuple[Group, Effect]) -> None:
+    def _carry_out(self, decided: tuple[Group, AnyEffect]) -> None:
         group, effect = decided
-        if isinstance(effect, Store):
-            self._store(group, effect)
-        else:
+        if isinstance(effect, Answer):
             assert isinstance(effect.waiter, PendingAnswer)
             effect.waiter.settle(effect.response)
+        elif isinstance(effect, Store):
+            assert isinstance(group, ClassicGroup)
+            self._store(group, effect)
+        elif isinstance(group, ShareGroup):
+            self._share_effects.carry_out(group, effect)  # type: ignore[arg-type]  # a group's effects are its kind's
+        elif isinstance(group, StreamsGroup):
+            self._streams_effects.carry_out(group, effect)  # type: ignore[arg-type]
+        else:
+            assert isinstance(group, ConsumerGroup)
+            self._consumer_effects.carry_out(group, effect)  # type: ignore[arg-type]
 
-    def _store(self, group: Group, store: Store) -> None:
+    def _serving(self, group: Group) -> GroupShard | None:
+        """Return the shard that serves a group; None if it was deleted or replaced, or the term is over."""
+        shard = self.shard_of(group.group_id)
+        return None if shard is None or shard.get(group.group_id) is not group else shard
+
+    def _store(self, group: ClassicGroup, store: Store) -> None:
         name = group.group_id
-        shard = self.shard_of(name)
-        if shard is None or shard.get(name) is not group:
+        shard = self._serving(group)
+        if shard is None:
             return  # closed: its waiting clients are answered
         stored = partial(self._stored, shard, group, store.purpose)
         try:
-            rows: Rows = [(encode_group_key(name), encode_group(store.value))]
+            rows: Rows = [*group.replaced, (encode_group_key(name), encode_group(store.value))]
         except MalformedError as error:
             logger.warning("group %.200r: cannot store its state, so its rebalance fails: %s", name, error)
             stored(ErrorCode.UNKNOWN_SERVER_ERROR, ())
@@ -262,9 +395,13 @@ class GroupRegistry:
         limit_ms = self.settings.offsets_commit_timeout_ms
         self.runtime.append(shard.term, name, rows, stored, limit_ms=limit_ms)
 
-    def _stored(self, shard: GroupShard, group: Group, purpose: Purpose, error: ErrorCode, _: Sequence[int]) -> None:
+    def _stored(
+        self, shard: GroupShard, group: ClassicGroup, purpose: Purpose, error: ErrorCode, _: Sequence[int]
+    ) -> None:
         if shard.get(group.group_id) is not group or not self.is_served(shard):
             return  # deleted during the write, or the term is over
+        if error is ErrorCode.NONE:
+            group.replaced = []
         completed = group.completed_rebalances
         group.stored(purpose, error, self.now())
         self.completed_rebalances += group.completed_rebalances - completed

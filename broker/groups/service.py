@@ -7,18 +7,27 @@ from operator import itemgetter
 
 import trio
 
+from warmlog.broker.coordinator.peer_queue import Peers
 from warmlog.broker.coordinator.runtime import CoordinatorRuntime
 from warmlog.broker.groups.commits import OffsetCommits
 from warmlog.broker.groups.coordinator import GroupCoordinator
+from warmlog.broker.groups.deletion import GroupDeletions
 from warmlog.broker.groups.offsets import Committed
 from warmlog.broker.groups.registry import GroupRegistry
+from warmlog.broker.groups.requests.consumer import ConsumerGroupCoordinator
+from warmlog.broker.groups.requests.end_offsets import EndOffsets
+from warmlog.broker.groups.requests.share import ShareGroupCoordinator
+from warmlog.broker.groups.requests.share_offsets import ShareOffsetsCoordinator
+from warmlog.broker.groups.requests.streams import StreamsGroupCoordinator
 from warmlog.broker.groups.shard import GroupShard
 from warmlog.broker.groups.topic import OFFSETS_TOPIC, TOPIC
+from warmlog.broker.groups.topics import GroupTopics
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.settings.settings import Settings
-from warmlog.protocol.groups import GroupState
+from warmlog.broker.share.persister import SharePersister
+from warmlog.protocol.groups import ConsumerGroupState, GroupState, GroupType, ShareGroupState, StreamsGroupState
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 
@@ -34,12 +43,31 @@ class GroupService:
         *,
         clock: Callable[[], int],
         new_id: Callable[[], str],
+        persister: SharePersister,
+        peers: Peers | None = None,
     ) -> None:
-        """Use open logs. `clock` returns ms since the epoch, `new_id` a unique suffix for a new member's id."""
+        """Use open logs. `clock` returns ms since the epoch, `new_id` a unique suffix for a new member's id.
+
+        `persister` reaches the share coordinators, `peers` are the other brokers of a cluster.
+        """
         runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(OFFSETS_TOPIC, partitions, writer, clock)
-        self.registry = GroupRegistry(runtime, settings, clock, partitions.was_deleted)
+        self.registry = GroupRegistry(
+            runtime,
+            partitions.live_settings,
+            clock,
+            partitions.was_deleted,
+            GroupTopics(partitions),
+            persister=persister,
+        )
         self.coordinator = GroupCoordinator(self.registry, new_id)
+        self.consumers = ConsumerGroupCoordinator(self.registry, new_id)
+        self.shares = ShareGroupCoordinator(self.registry)
+        self.streams = StreamsGroupCoordinator(self.registry)
+        self.share_offsets = ShareOffsetsCoordinator(
+            self.registry, partitions, persister, EndOffsets(partitions, peers)
+        )
         self.commits = OffsetCommits(self.registry, partitions)
+        self.deletions = GroupDeletions(self.registry, self.share_offsets)
         self._partitions = partitions
         self._max_series = settings.warmlog_metrics_groups_max
         self.registry.on_loaded.append(self.commits.remove_obsolete)
@@ -83,7 +111,7 @@ class GroupService:
                 ((), max(0, sum(len(shard.offsets) for shard in self.registry.runtime.shards()) - self._max_series))
             ],
         )
-        metrics.gauge("warmlog_groups", "Groups by state.", self._states, ("state",))
+        metrics.gauge("warmlog_groups", "Groups by type and state.", self._states, ("type", "state"))
         metrics.gauge(
             "warmlog_groups_memory_bytes",
             "Memory that the members and offsets of groups hold, about.",
@@ -101,17 +129,24 @@ class GroupService:
         )
 
     def _states(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        states = Counter(group.state for group in self.registry.all())
-        for state in GroupState:
-            if state is not GroupState.DEAD:
-                yield (state.value,), states[state]
+        counts = Counter((group.type, str(group.state)) for group in self.registry.all())
+        kinds = (
+            (GroupType.CLASSIC, GroupState),
+            (GroupType.CONSUMER, ConsumerGroupState),
+            (GroupType.SHARE, ShareGroupState),
+            (GroupType.STREAMS, StreamsGroupState),
+        )
+        for kind, states in kinds:
+            for state in states:
+                if state.value != GroupState.DEAD:
+                    yield (kind.value, state.value), counts[kind, state.value]
 
     def _ranks(self) -> Iterator[tuple[bool, int, str, GroupShard]]:
         """Yield (has members, time of the latest commit, name, shard) of all groups with committed offsets."""
         for shard in self.registry.runtime.shards():
             for name in shard.offsets.groups():
                 group = shard.get(name)
-                has_members = group is not None and group.state not in {GroupState.EMPTY, GroupState.DEAD}
+                has_members = group is not None and not group.is_empty and not group.is_dead
                 yield has_members, shard.offsets.committed_at_ms(name), name, shard
 
     def _offsets(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:

@@ -11,10 +11,11 @@ from typing import TypeAlias
 import trio
 
 from warmlog.broker.coordinator.term import Term
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.classic.state import ClassicGroup
+from warmlog.broker.groups.group import Group
 from warmlog.broker.groups.offsets import Offsets
 from warmlog.broker.groups.pending_offsets import PendingOffset, PendingOffsets, PendingTransaction
-from warmlog.broker.groups.topic import GroupRow, StoredOffset
+from warmlog.broker.groups.topic import ConsumerGroupRow, GroupRow, ShareGroupRow, StoredOffset, StreamsGroupRow
 from warmlog.protocol.kafka.group_records import StoredGroup
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
@@ -30,9 +31,23 @@ Obsolete: TypeAlias = dict[str, list[TopicPartition]]  # topics and partitions, 
 class GroupShard:
     """The groups of one log partition. Belongs to the event loop."""
 
-    __slots__ = ("_new_group", "_was_deleted", "groups", "obsolete", "offsets", "pending", "stored", "term")
+    __slots__ = (
+        "_new_group",
+        "_was_deleted",
+        "groups",
+        "obsolete",
+        "offsets",
+        "pending",
+        "rows",
+        "share_rows",
+        "stored",
+        "streams_rows",
+        "term",
+    )
 
-    def __init__(self, term: Term, new_group: Callable[[str], Group], was_deleted: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, term: Term, new_group: Callable[[str], ClassicGroup], was_deleted: Callable[[bytes], bool]
+    ) -> None:
         """Begin without groups. `new_group` returns one without members.
 
         `was_deleted` tells by its id whether a topic was deleted.
@@ -42,6 +57,9 @@ class GroupShard:
         self.offsets = Offsets()
         self.pending = PendingOffsets()
         self.stored: dict[str, StoredGroup] = {}  # replayed, and not restored yet
+        self.rows: dict[str, list[tuple[int, ConsumerGroupRow]]] = {}  # the same of consumer groups, with offsets
+        self.share_rows: dict[str, list[ShareGroupRow]] = {}  # the same of share groups
+        self.streams_rows: dict[str, list[StreamsGroupRow]] = {}  # the same of streams groups
         self.obsolete: Obsolete = {}  # offsets of deleted topics, which were not taken over
         self._new_group = new_group
         self._was_deleted = was_deleted
@@ -52,8 +70,8 @@ class GroupShard:
         """Return a group, or None."""
         return self.groups.get(name)
 
-    def create(self, name: str) -> Group:
-        """Create a group."""
+    def create(self, name: str) -> ClassicGroup:
+        """Create a group that has offsets only, as the classic protocol's groups begin."""
         group = self.groups[name] = self._new_group(name)
         return group
 
@@ -67,12 +85,18 @@ class GroupShard:
         """Take over the latest record of a group or of an offset."""
         if isinstance(row, StoredGroup):
             self.stored[name] = row
+        elif isinstance(row, ConsumerGroupRow):
+            self.rows.setdefault(name, []).append((offset, row))
+        elif isinstance(row, ShareGroupRow):
+            self.share_rows.setdefault(name, []).append(row)
+        elif isinstance(row, StreamsGroupRow):
+            self.streams_rows.setdefault(name, []).append(row)
         elif not self._is_obsolete(name, row):
             self.offsets.put(name, *row, offset)
 
     def replay_pending(self, producer_id: int, name: str, row: GroupRow, offset: int) -> None:
         """Take over an offset of a transaction that is still open."""
-        if not isinstance(row, StoredGroup) and not self._is_obsolete(name, row):
+        if isinstance(row, StoredOffset) and not self._is_obsolete(name, row):
             self.put_pending(producer_id, PendingOffset(name, *row, offset))
 
     def _is_obsolete(self, name: str, row: StoredOffset) -> bool:
@@ -135,4 +159,8 @@ class GroupShard:
         while self.stored:
             self.stored.popitem()
             if len(self.stored) % FREED_PER_STEP == 0:
+                yield
+        for rows in (self.rows, self.share_rows, self.streams_rows):
+            while rows:
+                rows.popitem()
                 yield

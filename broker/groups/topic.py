@@ -8,7 +8,9 @@ from typing import NamedTuple, TypeAlias
 
 from warmlog.broker.coordinator.topic import CoordinatorTopic, TopicLayout
 from warmlog.broker.settings.settings import Settings
+from warmlog.protocol.kafka.consumer_group_records import ConsumerGroupKey, ConsumerGroupValue, decode_consumer_value
 from warmlog.protocol.kafka.group_records import (
+    ForeignKey,
     GroupKey,
     OffsetAndMetadata,
     OffsetKey,
@@ -17,6 +19,8 @@ from warmlog.protocol.kafka.group_records import (
     decode_key,
     decode_offset,
 )
+from warmlog.protocol.kafka.share_group_records import ShareGroupKey, ShareGroupValue, decode_share_value
+from warmlog.protocol.kafka.streams_group_records import StreamsGroupKey, StreamsGroupValue, decode_streams_value
 
 TOPIC = "__consumer_offsets"
 
@@ -29,7 +33,28 @@ class StoredOffset(NamedTuple):
     value: OffsetAndMetadata
 
 
-GroupRow: TypeAlias = StoredGroup | StoredOffset
+class ConsumerGroupRow(NamedTuple):
+    """A record of a consumer group."""
+
+    key: ConsumerGroupKey
+    value: ConsumerGroupValue | None
+
+
+class ShareGroupRow(NamedTuple):
+    """A record of a share group."""
+
+    key: ShareGroupKey
+    value: ShareGroupValue
+
+
+class StreamsGroupRow(NamedTuple):
+    """A record of a streams group."""
+
+    key: StreamsGroupKey
+    value: StreamsGroupValue
+
+
+GroupRow: TypeAlias = StoredGroup | StoredOffset | ConsumerGroupRow | ShareGroupRow | StreamsGroupRow
 
 
 def _decode(key: bytes, value: bytes) -> tuple[str, GroupRow] | None:
@@ -38,7 +63,13 @@ def _decode(key: bytes, value: bytes) -> tuple[str, GroupRow] | None:
         return decoded.group, StoredOffset(decoded.topic, decoded.partition, decode_offset(value))
     if isinstance(decoded, GroupKey):
         return decoded.group, decode_group(value)
-    return None  # of a newer group protocol
+    if isinstance(decoded, ShareGroupKey):
+        return decoded.group, ShareGroupRow(decoded, decode_share_value(decoded, value))
+    if isinstance(decoded, StreamsGroupKey):
+        return decoded.group, StreamsGroupRow(decoded, decode_streams_value(decoded, value))
+    if isinstance(decoded, ForeignKey):
+        return None
+    return decoded.group, ConsumerGroupRow(decoded, decode_consumer_value(decoded, value))
 
 
 def _layout(settings: Settings) -> TopicLayout:

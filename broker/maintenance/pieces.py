@@ -1,4 +1,4 @@
-"""Go over all partitions without holding the event loop: there may be tens of thousands."""
+"""Iterate over all partitions without holding the event loop: there may be tens of thousands."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar

@@ -72,7 +72,7 @@ class Database:
             return self._connection.execute(query, parameters).fetchall()
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` in one transaction, and return its result. It runs again if there was no room on the disk."""
+        """Run `work` in one transaction, and return its result. On a full disk it runs again once space is free."""
 
         def run() -> T:
             with self._connection:

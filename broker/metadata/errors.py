@@ -1,4 +1,4 @@
-"""Errors of the metadata, and of what a broker is configured to be part of."""
+"""Errors of the metadata store, and of joining a cluster."""
 
 
 class MetadataError(Exception):
@@ -6,7 +6,7 @@ class MetadataError(Exception):
 
 
 class MetadataTimeoutError(MetadataError):
-    """The store of a cluster does not answer: a change may be made all the same, later."""
+    """The store of a cluster does not answer. The change may still be committed later."""
 
 
 class CannotJoinError(Exception):

@@ -13,7 +13,7 @@ MAX_PARTITIONS_PER_REQUEST = (
 )
 MAX_PARTITIONS = 100_000  # per topic; each is a directory, and a higher count is more likely a typing error
 
-COORDINATOR_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+COORDINATOR_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 AUDIT_TOPIC = "__warmlog_audit"  # a copy of the audit log (`warmlog.audit.topic`)
 INTERNAL_TOPICS = COORDINATOR_TOPICS | {AUDIT_TOPIC}
 

@@ -1,4 +1,4 @@
-"""The copies of mirrored partitions: follow them while they are to be followed, and say how far they are.
+"""The copies of mirrored partitions: which of them are followed, and how far each is.
 
 A broker by itself follows all of them. In a cluster, each broker follows what it leads, in one leader epoch: the
 replica ends the following with its role (`LocalReplica.stop_source`), before the log is used otherwise.

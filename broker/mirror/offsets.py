@@ -1,4 +1,4 @@
-"""Copy the committed offsets of consumer groups, so that a group can go on here where it was at the source.
+"""Copy the committed offsets of consumer groups, so that a group can continue here from its position at the source.
 
 Offsets are the same here and there, so that they are copied as they are. Invariants:
 1. Only offsets of mirrored partitions are copied, and only of groups without members here: a group that reads here has
@@ -15,7 +15,7 @@ from warmlog.broker.mirror.own_cluster import OwnCluster
 from warmlog.broker.mirror.source import GroupOffsets
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import NO_OFFSET, FetchedOffset, GroupState, OffsetToCommit
+from warmlog.protocol.groups import NO_OFFSET, FetchedOffset, OffsetToCommit
 from warmlog.protocol.partitions import TopicPartition
 
 _OUTSIDE = Committer(generation=-1, member_id="", instance_id=None)
@@ -59,7 +59,7 @@ class OffsetCopies:
 
     def _is_free(self, group: str) -> bool:
         known = self._groups.registry.get(group)
-        return known is None or known.state is GroupState.EMPTY
+        return known is None or known.is_empty
 
     def _is_mirrored(self, offset: FetchedOffset) -> bool:
         """Whether an offset is of a partition that follows the source."""

@@ -1,8 +1,8 @@
 """The own cluster of a broker that mirrors: what this broker leads in it, and who changes the mirrored topics.
 
 Each broker copies the partitions that it leads, and the offsets of groups that it coordinates. Topics are created and
-changed by one of them, which holds a key of the store with its lease: the keeper. Transactions protect what it does
-from another broker that believes to be the keeper.
+changed by one of them, which holds a key of the store with its lease: the keeper. Transactions protect its
+changes from another broker that believes it is the keeper.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ class OwnCluster:
         return keeper is not None and Member(keeper.broker, keeper.epoch) == self.node.me
 
     async def keeps(self) -> bool:
-        """Become the keeper if there is none; return whether this broker is it."""
+        """Become the keeper if there is none; return whether this broker is the keeper."""
         node = self.node
         if not self.is_keeper and node.image.may_join(node.me):
             try:

@@ -1,7 +1,7 @@
 """Plan the changes that bring mirrored topics in step with their source, without I/O.
 
 A mirrored topic has the source's topic id, partition count and settings, so that offsets, epochs and retention are the
-same. What cannot be made equal without losing records, here or there, is left alone, and told as a `RefusedTopic`.
+same. What cannot be made equal without losing records, here or there, is left alone, and reported as a `RefusedTopic`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

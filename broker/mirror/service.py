@@ -4,8 +4,8 @@
            meanwhile the `Follower` copies records
 
 Invariants:
-1. Whatever the source does, a topic that cannot be mirrored is left as it is here, and the others go on.
-2. A partition is followed exactly while its topic is mirrored and nothing speaks against it; promotion ends that first.
+1. Whatever the source does, a topic that cannot be mirrored is left as it is here, and the others continue.
+2. A partition is followed exactly while its topic can be mirrored; promotion ends that first.
 
 In a cluster, each broker with the settings does its part of this; see `own_cluster`.
 """
@@ -189,7 +189,7 @@ class MirrorService:
     # -- partitions ----------------------------------------------------------------------------------------------------
 
     async def _follow(self, source: SourceCluster) -> None:
-        """Follow the partitions of topics against which nothing speaks."""
+        """Follow the partitions of the topics that can be mirrored."""
 
         def is_mirrored(topic: Topic) -> bool:
             is_chosen = topic.name not in self.refused and self._options.topics(topic.name)

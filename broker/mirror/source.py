@@ -1,4 +1,4 @@
-"""Ask a source what topics, settings, groups and committed offsets it has.
+"""Query the topics, settings, groups and committed offsets of a source.
 
 A request names a bounded number of things. What a broker refuses to tell about one topic or group is logged when it
 begins and asked for again the next time; what the cluster as a whole refuses is a PeerError.
@@ -139,7 +139,7 @@ class SourceCluster:
         return [answer for answer in committed if answer.group in groups]
 
     def _tell(self, name: str, problem: str) -> None:
-        """Log a problem of a topic or group once, until it is another one or gone."""
+        """Log a problem of a topic or group, unless it is the last one logged for it."""
         if problem and self._problems.get(name) != problem:
             logger.warning("%s", problem)
         if problem:

@@ -233,6 +233,10 @@ class Partitions:
         """Whether a topic is known to have been deleted: since startup, or before it if data of it was left."""
         return self._map.was_deleted(topic_id)
 
+    def watch_topics(self, changed: Callable[[str], None]) -> None:
+        """Call a function with the name of each topic that is created, extended, configured or deleted from now on."""
+        self._map.watchers.append(changed)
+
     @property
     def topic_count(self) -> int:
         """Return the number of topics."""

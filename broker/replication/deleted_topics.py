@@ -1,4 +1,4 @@
-"""What becomes of deleted topics and moved replicas on this broker: their directories, and the marks in the image.
+"""Clean up after deleted topics and moved replicas on this broker: their directories, and the marks in the image.
 
 A deleted topic stays in `ClusterImage.gone` with each broker that may have directories of it. A broker removes its mark
 when it has deleted them.
@@ -44,9 +44,9 @@ class DeletedTopics:
 
 
 def judge(image: ClusterImage, broker: int, topic: str, index: int, topic_id: UUID) -> Verdict:
-    """Return what becomes of a partition directory: it is deleted if its topic was, or its replica was moved away.
+    """Return what to do with a partition directory: delete it if its topic was deleted or its replica moved away.
 
-    Nobody has asked for the deletion of what belongs to a topic that the cluster does not know.
+    A directory of a topic that the cluster does not know is kept: its deletion was never requested.
     """
     if broker in image.gone.get(topic_id, ()):
         return Verdict.DELETED

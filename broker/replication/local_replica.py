@@ -133,7 +133,7 @@ class LocalReplica:
         self.want_step()
 
     def want_step(self) -> None:
-        """Have the next step of this replica taken soon."""
+        """Schedule the next step of this replica."""
         self._shared.wanted((self.partition.topic, self.partition.index))
 
     def is_mine(self, state: PartitionState) -> bool:
@@ -146,7 +146,7 @@ class LocalReplica:
     # -- roles ---------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Lead and follow no more. Before another role begins, the log must be `quiet`."""
+        """Stop leading or following. Before another role begins, the log must be `quiet`."""
         partition = self.partition
         self.end_source()
         if self.leads:

@@ -36,7 +36,7 @@ class LogEnds:
     async def ask(self, key: TopicIdPartition, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Return where the logs of these brokers end.
 
-        Those are missing that do not answer, whose log has failed, or that have registered again meanwhile.
+        Brokers are left out that do not answer, whose log has failed, or that have registered again meanwhile.
         """
         log_ends: dict[Member, LogEnd] = {}
         name, state = self._node.image.names.get(key.topic_id), self._node.image.partitions.get(key)

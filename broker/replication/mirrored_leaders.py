@@ -96,7 +96,7 @@ class MirroredLeaders:
             await admin.take_producer_ids(self._node, 0, at_least=needed)
 
     def _pause(self, local: LocalReplica) -> None:
-        """Take the next step after a moment."""
+        """Take the next step after a pause."""
         if local not in self._paused:
             self._paused.add(local)
             self._node.spawn(partial(self._again, local))

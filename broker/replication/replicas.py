@@ -9,7 +9,7 @@ whose name is in use again.
 Invariants:
 1. One task at a time works on a replica, and no other task changes roles, except that `end` may come at any time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
-   as soon as the loss is noticed, before the log can be used again.
+   as soon as the loss is detected, before the log can be used again.
 3. A log is used for the topic id that its directory names, or not at all: its role ends at the moment when the image
    gives its name to another topic, since that is what requests are compared with.
 4. A replica that fails is tried again; others continue. A change of roles does not wait for the disks of others.

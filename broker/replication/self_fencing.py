@@ -1,4 +1,4 @@
-"""Fence this broker when it alone has lost the store, and the others lead its partitions.
+"""Fence this broker when only this broker has lost the store and others lead its partitions.
 
 A broker without a connection to the store cannot distinguish a store that is down, when it has to continue to serve,
 from a network partition. Once its lease must have expired, it asks other brokers. A later leader epoch of a partition
@@ -39,7 +39,7 @@ class SelfFencing:
         self._random = random
 
     async def run(self) -> None:
-        """Ask now and then while the store has been silent for longer than a lease, until cancelled."""
+        """Ask periodically while the store has been silent for longer than a lease, until cancelled."""
         while True:
             await trio.sleep(self._lease_s / QUESTIONS_PER_LEASE)
             if not self._is_cut_off or not await self._is_replaced():

@@ -1,4 +1,4 @@
-"""Keep the bytes of several transfers together within a rate."""
+"""Limit the combined rate of several transfers."""
 
 from collections.abc import Callable
 

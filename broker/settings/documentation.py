@@ -1,11 +1,14 @@
-"""Describe each setting in a sentence or two, for DescribeConfigs and docs/settings.md.
+"""Describe each setting in a sentence or two, for DescribeConfigs and docs/settings.md, and what they result in.
 
 A broker setting that is the default of a topic setting has that setting's text.
 """
 
 from collections.abc import Mapping
 
+from warmlog.broker.settings.groups.checks import TEXTS as GROUP_TEXTS
+from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.topics import TOPIC_SETTINGS
+from warmlog.protocol.records.record import MAX_INT64
 
 _NO_REMOTE = "There is no tiered storage: "
 _THROTTLED = "Replicas, as PARTITION:BROKER separated by commas or * for all, to which "
@@ -19,7 +22,7 @@ TOPIC_TEXTS: Mapping[str, str] = {
     " batches that use another one.",
     "compression.zstd.level": "Level used if compression.type is zstd.",
     "delete.retention.ms": "How long a compacted topic keeps a tombstone, so that slow readers still see it.",
-    "errors.deadletterqueue.group.enable": "Share groups, which write to dead letter queues, are not served.",
+    "errors.deadletterqueue.group.enable": "Whether share groups may write dead letters to the topic.",
     "file.delete.delay.ms": "How long the files of a deleted segment or topic are kept on disk.",
     "flush.messages": "Flush a log (fsync) when an append brings its unflushed records to this number, and "
     "acknowledge"
@@ -102,6 +105,19 @@ BROKER_TEXTS: Mapping[str, str] = {
     "again.",
     "controlled.shutdown.enable": "Whether a broker that stops lets others lead its partitions first.",
     "offsets.topic.replication.factor": "Number of replicas of __consumer_offsets, in a cluster.",
+    "share.coordinator.state.topic.num.partitions": "Number of partitions of __share_group_state, used when it is"
+    " created.",
+    "share.coordinator.state.topic.replication.factor": "Number of replicas of __share_group_state, in a cluster.",
+    "share.coordinator.state.topic.min.isr": "min.insync.replicas of __share_group_state, in a cluster.",
+    "share.coordinator.state.topic.segment.bytes": "Segment size of __share_group_state.",
+    "share.coordinator.state.topic.prune.interval.ms": "Time between two deletions of records of __share_group_state"
+    " that are no longer needed.",
+    "share.coordinator.snapshot.update.records.per.snapshot": "Number of updates of a share-partition's state after"
+    " which all of it is written.",
+    "share.coordinator.cold.partition.snapshot.interval.ms": "Write all of a share-partition's state if that has not"
+    " happened for this time, so that older records can be deleted.",
+    "share.coordinator.write.timeout.ms": "Longest time that a change of a share-partition's state waits for the"
+    " replicas of __share_group_state.",
     "transaction.state.log.min.isr": "min.insync.replicas of __transaction_state, in a cluster.",
     "transaction.state.log.replication.factor": "Number of replicas of __transaction_state, in a cluster.",
     "add.partitions.to.txn.retry.backoff.max.ms": "Longest time that a produce request waits until the producer's"
@@ -186,7 +202,12 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.native.listener.names": "Names of listeners that speak the native protocol; the others speak Kafka's.",
     "connections.max.idle.ms": "Close a connection after this time without requests.",
     "delete.topic.enable": "Whether topics can be deleted.",
+    "errors.deadletterqueue.auto.create.topics.enable": "Whether the dead-letter topic of a share group is created when"
+    " the first dead letter is written.",
+    "errors.deadletterqueue.topic.name.prefix": "With what the names of dead-letter topics have to begin; empty: no"
+    " restriction.",
     "fetch.max.bytes": "Maximum size of a reply to a fetch.",
+    **GROUP_TEXTS,
     "group.initial.rebalance.delay.ms": "How long a new group waits for more members before partitions are assigned"
     " for the first time.",
     "group.max.session.timeout.ms": "Longest session timeout that a group member may ask for.",
@@ -305,6 +326,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.mirror.token.file": "File with an access token in its first line, for OAUTHBEARER. It is read for each "
     "connection.",
     "warmlog.mirror.topics": "Regular expression (RE2) for the names of the topics that are mirrored.",
+    "warmlog.share.states.memory.max.bytes": "Maximum memory for the delivery state of share groups that this broker"
+    " keeps as share coordinator, in bytes; changes that need more are refused.",
     "warmlog.groups.memory.max.bytes": "Maximum memory for the members, assignments and committed offsets of consumer"
     " groups, in bytes; each principal may use a quarter of it, and so may the"
     " clients of each address that have no principal.",
@@ -344,3 +367,22 @@ def documentation_of(name: str) -> str | None:
         topic_name = _TOPIC_BEHIND[name]
         text = f"Default of {topic_name}. {TOPIC_TEXTS[topic_name]}"
     return text
+
+
+def durability_sentence(settings: Settings) -> str:
+    """Return a sentence for startup that says what a power failure can lose with these settings."""
+    if settings.log_flush_interval_messages == 1:
+        return "power cut: loses nothing acknowledged (every append is synced before its reply)"
+    bounds = []
+    if settings.log_flush_interval_messages < MAX_INT64:
+        bounds.append(f"{settings.log_flush_interval_messages} records a partition")
+    if settings.flush_ms < MAX_INT64:
+        bounds.append(f"{(settings.flush_ms + settings.flush_check_ms) / 1000:g} s of appends")
+    if bounds:
+        least = ", whichever is less" if len(bounds) > 1 else ""
+        return f"power cut: can lose {' or '.join(bounds)}{least}; a crash of the process loses nothing"
+    return (
+        "power cut: can lose what the kernel has not written yet (usually the last 30 s);"
+        " a crash of the process loses nothing"
+        " (log.flush.interval.messages=1 syncs every append)"
+    )

@@ -49,6 +49,13 @@ class _Settings(msgspec.Struct, frozen=True):
     client_metrics: dict[str, str]
 
 
+#: Settings of groups that Kafka has since 4.4; the file is of 4.3.
+_NEWER_GROUP: Mapping[str, str] = {
+    "errors.deadletterqueue.copy.record.enable": "boolean",
+    "errors.deadletterqueue.topic.name": "string",
+}
+
+
 @cache
 def _settings() -> _Settings:
     return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=_Settings)
@@ -67,7 +74,7 @@ def broker_setting(name: str) -> BrokerSetting | None:
 
 def resource_settings(kind: ResourceKind) -> Mapping[str, str]:
     """Return the settings of a kind of resources with their types."""
-    return _settings().group if kind == "group" else _settings().client_metrics
+    return {**_settings().group, **_NEWER_GROUP} if kind == "group" else _settings().client_metrics
 
 
 def check_at_startup(name: str, value: Any, *, origin: str) -> str | None:
@@ -79,8 +86,8 @@ def check_at_startup(name: str, value: Any, *, origin: str) -> str | None:
     return None if setting is None else check_kept(name, value, setting.type, origin=origin)
 
 
-def check_kept(name: str, value: Any, type_name: str, *, origin: str) -> str:
-    """Return the text of a value, and log once that it has no effect.
+def check_kept(name: str, value: Any, type_name: str, *, origin: str, has_effect: bool = False) -> str:
+    """Return the text of a value, and unless it `has_effect` log once that it has none.
 
     Raises SettingError if it has another type, and for a setting that would protect the broker.
     """
@@ -89,7 +96,7 @@ def check_kept(name: str, value: Any, type_name: str, *, origin: str) -> str:
     text = as_text(check_value(name, value, _TYPES.get(type_name, str), origin=origin)) or ""
     of_listener = _OF_LISTENER.fullmatch(name)
     reported = name if of_listener is None else of_listener[1]
-    if reported not in _reported:
+    if not has_effect and reported not in _reported:
         _reported.add(reported)
         logger.warning("%s: %s is a setting of Kafka that has no effect here", origin, name)
     return text

@@ -35,6 +35,11 @@ DYNAMIC_SETTINGS = frozenset({
     "compression.zstd.level",
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
+    "errors.deadletterqueue.auto.create.topics.enable",
+    "errors.deadletterqueue.topic.name.prefix",
+    "group.consumer.assignment.interval.ms",
+    "group.share.assignment.interval.ms",
+    "group.streams.assignment.interval.ms",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.delete.retention.ms",
@@ -95,7 +100,7 @@ class StaticSettingError(SettingError):
 class Overrides:
     """The settings changed while the broker runs, as text: for all brokers, and for this one.
 
-    `resources`: those of other resources, which have no effect, by `group:NAME` or `client-metrics:NAME`.
+    `resources`: those of other resources, by `group:NAME` or `client-metrics:NAME`.
     """
 
     cluster: Mapping[str, str] = field(default_factory=dict)

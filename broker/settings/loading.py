@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from warmlog.broker.settings.groups.checks import check_groups
+from warmlog.broker.settings.groups.deliveries import check_share_deliveries
 from warmlog.broker.settings.http import http_settings
 from warmlog.broker.settings.kafka_settings import check_at_startup
 from warmlog.broker.settings.listeners import (
@@ -168,6 +170,8 @@ def check_together(settings: Settings) -> None:
         raise SettingError("log.retention.ms: expected -1, for ever, or at least 1, not 0")
     if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
         raise SettingError("group.min.session.timeout.ms: expected at most group.max.session.timeout.ms")
+    check_groups(settings)
+    check_share_deliveries(settings)
     jitter_ms, segment_ms = settings.segment_jitter_ms, settings.segment_ms
     if jitter_ms > segment_ms:
         raise SettingError(f"log.roll.jitter.ms: expected at most log.roll.ms ({segment_ms}), not {jitter_ms}")

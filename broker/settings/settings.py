@@ -28,7 +28,9 @@ from warmlog.broker.settings.types import (
     IndexBytes,
     Lz4Level,
     Messages,
+    MigrationPolicy,
     Millis,
+    PositiveDelay,
     PositiveMillis,
     Ratio,
     ReplicaSelector,
@@ -36,6 +38,7 @@ from warmlog.broker.settings.types import (
     SaslMechanism,
     SegmentBytes,
     TimestampType,
+    Whole,
     ZstdLevel,
     parts,
 )
@@ -196,6 +199,31 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group_min_session_timeout_ms: Delay = 6_000
     group_max_session_timeout_ms: Delay = 1_800_000
     group_max_size: Count = MAX_INT32
+    group_consumer_session_timeout_ms: PositiveDelay = 45_000
+    group_consumer_min_session_timeout_ms: PositiveDelay = 45_000
+    group_consumer_max_session_timeout_ms: PositiveDelay = 60_000
+    group_consumer_heartbeat_interval_ms: PositiveDelay = 5_000
+    group_consumer_min_heartbeat_interval_ms: PositiveDelay = 5_000
+    group_consumer_max_heartbeat_interval_ms: PositiveDelay = 15_000
+    group_consumer_assignment_interval_ms: Delay = 1_000
+    group_consumer_min_assignment_interval_ms: Delay = 0
+    group_consumer_max_assignment_interval_ms: Delay = 15_000
+    group_consumer_max_size: Count = MAX_INT32
+    group_consumer_assignors: str = "uniform,range"  # separated by commas; the first is the default
+    group_consumer_migration_policy: MigrationPolicy = "bidirectional"
+    group_consumer_regex_refresh_interval_ms: PositiveDelay = 600_000
+    group_share_delivery_count_limit: Annotated[int, Meta(ge=2, le=10)] = 5
+    group_share_min_delivery_count_limit: Annotated[int, Meta(ge=2, le=5)] = 2
+    group_share_max_delivery_count_limit: Annotated[int, Meta(ge=5, le=25)] = 10
+    group_share_partition_max_record_locks: Annotated[int, Meta(ge=100, le=10_000)] = 2_000
+    group_share_min_partition_max_record_locks: Annotated[int, Meta(ge=100, le=2_000)] = 100
+    group_share_max_partition_max_record_locks: Annotated[int, Meta(ge=2_000, le=10_000)] = 4_000
+    group_share_record_lock_duration_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 30_000
+    group_share_min_record_lock_duration_ms: Annotated[int, Meta(ge=1_000, le=30_000)] = 15_000
+    group_share_max_record_lock_duration_ms: Annotated[int, Meta(ge=30_000, le=3_600_000)] = 60_000
+    group_share_max_share_sessions: Count = 2_000
+    errors_deadletterqueue_auto_create_topics_enable: bool = False
+    errors_deadletterqueue_topic_name_prefix: str = "dlq."
     offset_metadata_max_bytes: Bytes = 4096
     offsets_commit_timeout_ms: Count = 5_000
     offsets_retention_minutes: Count = 7 * 24 * 60
@@ -203,6 +231,47 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     offsets_topic_num_partitions: Count = 50
     offsets_topic_replication_factor: Count = 3  # in a cluster
     offsets_topic_segment_bytes: SegmentBytes = 100 << 20
+
+    # share groups
+    group_share_session_timeout_ms: PositiveDelay = 45_000
+    group_share_min_session_timeout_ms: PositiveDelay = 45_000
+    group_share_max_session_timeout_ms: PositiveDelay = 60_000
+    group_share_heartbeat_interval_ms: PositiveDelay = 5_000
+    group_share_min_heartbeat_interval_ms: PositiveDelay = 5_000
+    group_share_max_heartbeat_interval_ms: PositiveDelay = 15_000
+    group_share_assignment_interval_ms: Delay = 1_000
+    group_share_min_assignment_interval_ms: Delay = 0
+    group_share_max_assignment_interval_ms: Delay = 15_000
+    group_share_initialize_retry_interval_ms: PositiveDelay = 30_000
+    group_share_max_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
+    group_share_assignors: str = "simple"  # Kafka's only one
+
+    # streams groups
+    group_streams_session_timeout_ms: PositiveDelay = 45_000
+    group_streams_min_session_timeout_ms: PositiveDelay = 45_000
+    group_streams_max_session_timeout_ms: PositiveDelay = 60_000
+    group_streams_heartbeat_interval_ms: PositiveDelay = 5_000
+    group_streams_min_heartbeat_interval_ms: PositiveDelay = 5_000
+    group_streams_max_heartbeat_interval_ms: PositiveDelay = 15_000
+    group_streams_assignment_interval_ms: Delay = 1_000
+    group_streams_min_assignment_interval_ms: Delay = 0
+    group_streams_max_assignment_interval_ms: Delay = 15_000
+    group_streams_initial_rebalance_delay_ms: Delay = 3_000
+    group_streams_max_size: Count = MAX_INT32
+    group_streams_num_standby_replicas: Whole = 0
+    group_streams_max_standby_replicas: Whole = 2
+    group_streams_assignors: str = "sticky"  # Kafka's only one
+    group_streams_rack_aware_assignment_tags: str = ""
+
+    # the state of share groups
+    share_coordinator_state_topic_num_partitions: Count = 50
+    share_coordinator_state_topic_replication_factor: Count = 3  # in a cluster
+    share_coordinator_state_topic_min_isr: Count = 2
+    share_coordinator_state_topic_segment_bytes: SegmentBytes = 100 << 20
+    share_coordinator_state_topic_prune_interval_ms: Count = 300_000
+    share_coordinator_snapshot_update_records_per_snapshot: Bytes = 500
+    share_coordinator_cold_partition_snapshot_interval_ms: Count = 300_000
+    share_coordinator_write_timeout_ms: Count = 5_000
 
     # transactions
     add_partitions_to_txn_retry_backoff_max_ms: Millis = 100
@@ -288,6 +357,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warmlog_mirror_user: str = ""
     warmlog_mirror_password_file: str = ""
     warmlog_mirror_token_file: str = ""  # for OAUTHBEARER
+    warmlog_share_states_memory_max_bytes: Annotated[int, Meta(ge=1 << 20, le=MAX_INT64)] = 256 << 20
     warmlog_groups_memory_max_bytes: Bytes = 1 << 30
     warmlog_metrics_groups_max: Annotated[int, Meta(ge=1, le=MAX_INT32)] = 1_000  # clients choose the names
     warmlog_metrics_partitions: bool = False  # too many series for most installations

@@ -1,7 +1,7 @@
 """The settings of a topic: names, defaults, validation, and the log configuration that results from them.
 
 Names and meanings are Kafka's (source: org.apache.kafka.common.config.TopicConfig). `TOPIC_SETTINGS`,
-`REPLICA_LISTS` and `FIXED_SETTINGS` list all that are accepted; any other name is rejected.
+`REPLICA_LISTS`, `TAKES_DEAD_LETTERS` and `FIXED_SETTINGS` list all that are accepted; any other name is rejected.
 """
 
 import re
@@ -88,9 +88,9 @@ class FixedSetting:
 LEADER_THROTTLED = "leader.replication.throttled.replicas"
 FOLLOWER_THROTTLED = "follower.replication.throttled.replicas"
 REPLICA_LISTS = (FOLLOWER_THROTTLED, LEADER_THROTTLED)  # settings of topics only, empty by default; see `names_replica`
+TAKES_DEAD_LETTERS = "errors.deadletterqueue.group.enable"  # a setting of topics only, off by default
 
 FIXED_SETTINGS: Mapping[str, FixedSetting] = {
-    "errors.deadletterqueue.group.enable": FixedSetting("false", Kind.BOOLEAN, "share groups are not served"),
     "local.retention.bytes": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "local.retention.ms": FixedSetting("-2", Kind.LONG, "there is no remote storage"),
     "max.decompressed.message.bytes": FixedSetting("2147483639", Kind.INT, "no batch may open to more than 128 MiB"),
@@ -102,9 +102,10 @@ FIXED_SETTINGS: Mapping[str, FixedSetting] = {
 }
 MIN_ISR = "min.insync.replicas"
 _ALL = "*"
+_OFF = "false"
 _REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _REPLICAS_FOR_TWO = 3  # from this replication factor on, its default is 2
-SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *REPLICA_LISTS, *FIXED_SETTINGS)))
+SETTING_NAMES = tuple(sorted((*TOPIC_SETTINGS, *REPLICA_LISTS, TAKES_DEAD_LETTERS, *FIXED_SETTINGS)))
 MAX_CACHED_CONFIGS = 1000  # distinct sets of topic settings
 
 
@@ -144,6 +145,8 @@ def check_topic_setting(name: str, text: str) -> str:
     """Validate and normalize a setting's value. Raises SettingError."""
     if name in REPLICA_LISTS:
         return _check_replicas(name, text)
+    if name == TAKES_DEAD_LETTERS:
+        return as_text(check_value(name, text, bool, origin="topic")) or ""
     fixed = FIXED_SETTINGS.get(name)
     if fixed is None:
         return as_text(check_value(name, text, _setting(name).type, origin="topic")) or ""
@@ -174,6 +177,8 @@ def topic_setting_kind(name: str) -> Kind | None:
     """Return the kind of a setting's values, or None for an unknown name."""
     if name in REPLICA_LISTS:
         return Kind.LIST
+    if name == TAKES_DEAD_LETTERS:
+        return Kind.BOOLEAN
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].kind
     return kind_of(TOPIC_SETTINGS[name].type) if name in TOPIC_SETTINGS else None
@@ -183,6 +188,8 @@ def topic_setting_default(name: str, settings: Settings) -> str:
     """Return a setting's default for a topic. Raises SettingError for an unknown name."""
     if name in REPLICA_LISTS:
         return ""
+    if name == TAKES_DEAD_LETTERS:
+        return _OFF
     if name in FIXED_SETTINGS:
         return FIXED_SETTINGS[name].value
     return as_text(settings.effective(_setting(name).broker)) or ""
@@ -242,9 +249,10 @@ def effective_settings(
 
 def effective_setting(name: str, own: str | None, settings: LiveSettings, *, replicas: int = 1) -> EffectiveSetting:
     """Return one of SETTING_NAMES as in force for a topic that sets it to `own`, or does not set it (None)."""
-    if name in REPLICA_LISTS:
+    if name in REPLICA_LISTS or name == TAKES_DEAD_LETTERS:
         origins = [] if own is None else [(name, own, "topic")]
-        return EffectiveSetting(name=name, value=own or "", kind=Kind.LIST, origins=tuple(origins))
+        kind, default = (Kind.LIST, "") if name in REPLICA_LISTS else (Kind.BOOLEAN, _OFF)
+        return EffectiveSetting(name=name, value=own or default, kind=kind, origins=tuple(origins))
     fixed = FIXED_SETTINGS.get(name)
     if fixed is not None:
         origins = [] if own is None else [(name, own, "topic")]

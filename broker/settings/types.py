@@ -21,7 +21,9 @@ MAX_HINTED_LENGTH = 100  # of an unknown name; comparing a longer one with all k
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Millis = Annotated[int, Meta(ge=0, le=MAX_INT64)]
+Whole = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Delay = Annotated[int, Meta(ge=0, le=MAX_INT32)]  # milliseconds, where Kafka's type is an int
+PositiveDelay = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 BufferBytes = Annotated[int, Meta(ge=-1, le=MAX_INT32)]  # -1: the operating system's default
 SegmentBytes = Annotated[
     int, Meta(ge=14, le=MAX_INT32)
@@ -42,6 +44,7 @@ TimestampType = Literal["CreateTime", "LogAppendTime"]
 Compression = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 SaslMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
 ClientMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
+MigrationPolicy = Literal["disabled", "upgrade", "downgrade", "bidirectional"]
 ReplicaSelector = Literal["", "org.apache.kafka.common.replica.RackAwareReplicaSelector"]
 
 LIST_TYPES = (CleanupPolicy,)

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import trio
 
+from warmlog.broker.coordinator.peer_queue import Peers
 from warmlog.broker.settings.settings import Settings
 from warmlog.broker.transactions.effects import Producer
-from warmlog.broker.transactions.peers import Peers, RemoteCoordinators
+from warmlog.broker.transactions.peers import RemoteCoordinators
 from warmlog.broker.transactions.topic import TOPIC
 from warmlog.broker.transactions.verification import TransactionSupport
 from warmlog.protocol.errors import ErrorCode

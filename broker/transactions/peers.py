@@ -5,13 +5,13 @@ kafka.server.AddPartitionsToTxnManager (KIP-890).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import trio
 
+from warmlog.broker.coordinator.peer_queue import PeerQueue, Peers
 from warmlog.broker.transactions.effects import Producer
 from warmlog.broker.transactions.markers import Marker, Written
-from warmlog.broker.transactions.peer_queue import PeerQueue
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.messages.transactions import (
@@ -19,7 +19,6 @@ from warmlog.protocol.kafka.messages.transactions import (
     AddPartitionsToTxnResponse,
     PartitionsOfTransaction,
 )
-from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import ADD_PARTITIONS, WRITE_MARKERS
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
@@ -36,16 +35,6 @@ QUESTIONS: Final = -2
 MAX_MARKERS = 100  # in one request
 MAX_QUESTIONS = 50
 ANSWER_LIMIT_S = 30.0  # for a question; clients wait no longer
-
-
-class Peers(Protocol):
-    """The other brokers of the cluster."""
-
-    def leader_id(self, topic: str, partition: int) -> int | None:
-        """Return the other broker that leads a partition; None if this one does, or nobody."""
-
-    async def answer(self, broker: int, api: PeerApi[Any, Any], request: Any, number: int) -> Any:
-        """Ask a broker over the connection with this number; None if it does not answer."""
 
 
 class _Item(NamedTuple):

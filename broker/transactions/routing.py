@@ -11,10 +11,11 @@ from typing import Protocol
 
 import trio
 
+from warmlog.broker.coordinator.peer_queue import Peers
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.transactions.markers import MARKERS_PER_STEP, Marker, Written
-from warmlog.broker.transactions.peers import Peers, RemoteMarkers
+from warmlog.broker.transactions.peers import RemoteMarkers
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.partitions import TopicPartition
 

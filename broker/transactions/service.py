@@ -14,6 +14,7 @@ import trio
 
 from warmlog.broker.coordinator.answers import PendingAnswer
 from warmlog.broker.coordinator.effects import EffectLoop
+from warmlog.broker.coordinator.peer_queue import Peers
 from warmlog.broker.coordinator.runtime import CoordinatorRuntime, in_steps
 from warmlog.broker.coordinator.term import Term
 from warmlog.broker.partitions.appends.writer import Writer
@@ -32,7 +33,7 @@ from warmlog.broker.transactions.effects import (
     WriteMarkers,
 )
 from warmlog.broker.transactions.markers import Marker, MarkerWriter
-from warmlog.broker.transactions.peers import Peers, RemoteCoordinators, RemoteMarkers
+from warmlog.broker.transactions.peers import RemoteCoordinators, RemoteMarkers
 from warmlog.broker.transactions.producer_ids import ProducerIds
 from warmlog.broker.transactions.routing import MarkerRouter, MarkerSink
 from warmlog.broker.transactions.shard import TransactionShard

@@ -29,10 +29,14 @@ from warmlog.protocol.kafka.messages.cluster import configs, controller, discove
 from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from warmlog.protocol.kafka.messages.common import TopicNames
 from warmlog.protocol.kafka.messages.groups import admin as group_admin
-from warmlog.protocol.kafka.messages.groups import classic, consumer
+from warmlog.protocol.kafka.messages.groups import classic, consumer, streams, streams_descriptions
 from warmlog.protocol.kafka.messages.groups import offsets as group_offsets
 from warmlog.protocol.kafka.messages.records import fetch, offsets, produce
 from warmlog.protocol.kafka.messages.security import acls, authentication, quotas, scram
+from warmlog.protocol.kafka.messages.share import fetch as share_fetch
+from warmlog.protocol.kafka.messages.share import groups as share_groups
+from warmlog.protocol.kafka.messages.share import offsets as share_offsets
+from warmlog.protocol.kafka.messages.share import state as share_state
 from warmlog.protocol.kafka.messages.topics import assignments, changes, log_dirs, metadata
 from warmlog.protocol.response import ErrorResponse
 
@@ -197,8 +201,38 @@ APIS = (
         consumer.DESCRIBE_REQUEST, consumer.DESCRIBE_RESPONSE, consumer.failed_describe),
     Api(74, "ListConfigResources", 0, 1, 0, configs.LIST_REQUEST, configs.LIST_RESPONSE, configs.failed_list),
     Api(75, "DescribeTopicPartitions", 0, 0, 0, metadata.PAGE_REQUEST, metadata.PAGE_RESPONSE, metadata.failed_page),
+    Api(76, "ShareGroupHeartbeat", 1, 1, 0,
+        share_groups.HEARTBEAT_REQUEST, share_groups.HEARTBEAT_RESPONSE, share_groups.failed_heartbeat),
+    Api(77, "ShareGroupDescribe", 1, 1, 0,
+        share_groups.DESCRIBE_REQUEST, share_groups.DESCRIBE_RESPONSE, share_groups.failed_describe),
+    Api(78, "ShareFetch", 1, 2, 0, share_fetch.FETCH_REQUEST, share_fetch.FETCH_RESPONSE, share_fetch.failed_fetch),
+    Api(79, "ShareAcknowledge", 1, 2, 0,
+        share_fetch.ACKNOWLEDGE_REQUEST, share_fetch.ACKNOWLEDGE_RESPONSE, share_fetch.failed_acknowledge),
     Api(80, "AddRaftVoter", 0, 1, 0, controller.ADD_VOTER_REQUEST, controller.RESPONSE, controller.failed),
     Api(81, "RemoveRaftVoter", 0, 0, 0, controller.REMOVE_VOTER_REQUEST, controller.RESPONSE, controller.failed),
+    Api(83, "InitializeShareGroupState", 0, 0, 0,
+        share_state.INITIALIZE_REQUEST, share_state.INITIALIZE_RESPONSE, share_state.failed_initialize),
+    Api(84, "ReadShareGroupState", 0, 0, 0,
+        share_state.READ_REQUEST, share_state.READ_RESPONSE, share_state.failed_read),
+    Api(85, "WriteShareGroupState", 0, 1, 0,
+        share_state.WRITE_REQUEST, share_state.WRITE_RESPONSE, share_state.failed_write),
+    Api(86, "DeleteShareGroupState", 0, 0, 0,
+        share_state.DELETE_REQUEST, share_state.DELETE_RESPONSE, share_state.failed_delete),
+    Api(87, "ReadShareGroupStateSummary", 0, 1, 0,
+        share_state.SUMMARY_REQUEST, share_state.SUMMARY_RESPONSE, share_state.failed_summary),
+    Api(88, "StreamsGroupHeartbeat", 0, 1, 0,
+        streams.HEARTBEAT_REQUEST, streams.HEARTBEAT_RESPONSE, streams.failed_heartbeat),
+    Api(89, "StreamsGroupDescribe", 0, 1, 0,
+        streams_descriptions.DESCRIBE_REQUEST, streams_descriptions.DESCRIBE_RESPONSE,
+        streams_descriptions.failed_describe),
+    Api(90, "DescribeShareGroupOffsets", 0, 1, 0,
+        share_offsets.DESCRIBE_REQUEST, share_offsets.DESCRIBE_RESPONSE, share_offsets.failed_describe),
+    Api(91, "AlterShareGroupOffsets", 0, 0, 0,
+        share_offsets.ALTER_REQUEST, share_offsets.ALTER_RESPONSE, share_offsets.failed_alter),
+    Api(92, "DeleteShareGroupOffsets", 0, 0, 0,
+        share_offsets.DELETE_REQUEST, share_offsets.DELETE_RESPONSE, share_offsets.failed_delete),
+    Api(93, "StreamsGroupTopologyDescriptionUpdate", 0, 0, 0,
+        streams_descriptions.UPDATE_REQUEST, streams_descriptions.UPDATE_RESPONSE, streams_descriptions.failed_update),
     Api(94, "UnregisterController", 0, 0, 0,
         controller.UNREGISTER_CONTROLLER_REQUEST, controller.RESPONSE, controller.failed),
 )

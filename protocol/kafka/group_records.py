@@ -1,9 +1,12 @@
 """Keys and values of the records in `__consumer_offsets`, in Kafka's format.
 
     key     int16 type
-            0, 1   committed offset: string group, string topic, int32 partition
-            2      classic group: string group
-            3...   newer group protocols (KIP-848 and later): not decoded, kept as they are
+            0, 1         committed offset: string group, string topic, int32 partition
+            2            classic group: string group
+            3 to 8, 16   consumer group of KIP-848 (`consumer_group_records.py`)
+            10 to 15     share group of KIP-932 (`share_group_records.py`)
+            17 to 23     streams group of KIP-1071 (`streams_group_records.py`)
+            others       not decoded, kept as they are
     value   int16 version and the fields of that version; a tombstone deletes the offset or group
             offset   versions 0 to 4, flexible from 4; only version 1 has an expire timestamp
             group    versions 0 to 4, flexible from 4
@@ -23,7 +26,10 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError, Unw
 from warmlog.protocol.kafka.codec.engine import ENGINE
 from warmlog.protocol.kafka.codec.pure import MessageReader, MessageWriter
 from warmlog.protocol.kafka.codec.schema import BYTES, INT32, INT64, STRING, UUID, Field, Struct, array
+from warmlog.protocol.kafka.consumer_group_records import KEY_TYPES, ConsumerGroupKey, decode_consumer_key
 from warmlog.protocol.kafka.consumer_protocol import SUBSCRIPTION
+from warmlog.protocol.kafka.share_group_records import SHARE_KEY_TYPES, ShareGroupKey, decode_share_key
+from warmlog.protocol.kafka.streams_group_records import STREAMS_KEY_TYPES, StreamsGroupKey, decode_streams_key
 from warmlog.protocol.request import Value
 
 NO_TIME = -1  # timestamp that is not set
@@ -62,7 +68,7 @@ class ForeignKey(NamedTuple):
     type: int
 
 
-Key: TypeAlias = OffsetKey | GroupKey | ForeignKey
+Key: TypeAlias = OffsetKey | GroupKey | ConsumerGroupKey | ShareGroupKey | StreamsGroupKey | ForeignKey
 
 
 class OffsetAndMetadata(Value, frozen=True, kw_only=True, gc=False):
@@ -153,6 +159,12 @@ def decode_key(data: bytes) -> Key:
     """Decode the key of a record. Raises MalformedError."""
     try:
         (kind,) = _VERSION.unpack_from(data)
+        if kind in KEY_TYPES:
+            return decode_consumer_key(kind, data)
+        if kind in SHARE_KEY_TYPES:
+            return decode_share_key(kind, data)
+        if kind in STREAMS_KEY_TYPES:
+            return decode_streams_key(kind, data)
         table = _OFFSET_KEY if kind in _OFFSET_KINDS else _GROUP_KEY if kind == _GROUP_KIND else None
         return ForeignKey(kind) if table is None else _read(table, kind, data)
     except _UNREADABLE as error:

@@ -23,6 +23,18 @@ from warmlog.protocol.kafka.messages.records.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from warmlog.protocol.kafka.messages.share.state import (
+    DeleteShareGroupStateRequest,
+    DeleteShareGroupStateResponse,
+    InitializeShareGroupStateRequest,
+    InitializeShareGroupStateResponse,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
 from warmlog.protocol.kafka.messages.topics.metadata import KafkaMetadataRequest, requested_topics
 from warmlog.protocol.kafka.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from warmlog.protocol.kafka.peer import PeerApi
@@ -71,3 +83,12 @@ LIST_GROUPS: PeerApi[ListGroupsRequest, ListGroupsResponse] = PeerApi(API_BY_KEY
 OFFSET_FETCH: PeerApi[OffsetFetchRequest, OffsetFetchResponse] = PeerApi(API_BY_KEY[9], 8, 9)
 ADD_PARTITIONS: PeerApi[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse] = PeerApi(API_BY_KEY[24], 4, 5)
 WRITE_MARKERS: PeerApi[WriteTxnMarkersRequest, WriteTxnMarkersResponse] = PeerApi(API_BY_KEY[27], 1, 2)
+INITIALIZE_STATE: PeerApi[InitializeShareGroupStateRequest, InitializeShareGroupStateResponse] = PeerApi(
+    API_BY_KEY[83], 0, 0
+)
+READ_STATE: PeerApi[ReadShareGroupStateRequest, ReadShareGroupStateResponse] = PeerApi(API_BY_KEY[84], 0, 0)
+WRITE_STATE: PeerApi[WriteShareGroupStateRequest, WriteShareGroupStateResponse] = PeerApi(API_BY_KEY[85], 0, 1)
+DELETE_STATE: PeerApi[DeleteShareGroupStateRequest, DeleteShareGroupStateResponse] = PeerApi(API_BY_KEY[86], 0, 0)
+SUMMARIZE_STATE: PeerApi[ReadShareGroupStateSummaryRequest, ReadShareGroupStateSummaryResponse] = PeerApi(
+    API_BY_KEY[87], 0, 1
+)

@@ -31,6 +31,7 @@ from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.frame import LENGTH_SIZE
 from warmlog.protocol.kafka.codec.bounds import CUT_BYTES, NO_LIMIT, LargeMessageError, refuse_size
 from warmlog.protocol.native.messages import OPERATION_NAMES, OPERATIONS, NativeRequest
+from warmlog.protocol.native.share import FetchShareGroupResponse, SharedPartition
 from warmlog.protocol.request import ProduceRequest, Value
 from warmlog.protocol.response import ErrorResponse, FetchedPartition, FetchResponse
 from warmlog.protocol.weight import weight
@@ -98,7 +99,6 @@ _reply_decoders: dict[type[Value], Decoder[Any]] = {op.received: Decoder(_in_fra
 _error_decoder: Decoder[Any] = Decoder(_in_frame(ErrorResponse))
 _ops: dict[type[Value], bytes] = {op.request: b"\xa2op" + _encoder.encode(op.name) + _ID for op in OPERATIONS}
 _PRODUCE = b"\xa2op" + _encoder.encode(ProduceRequest.api)
-_NO_FETCH = _encoder.encode(FetchResponse(partitions=()))[:-1]  # the bytes before the array of partitions
 # Error codes for invalid fields, by their path; INVALID_REQUEST for all others.
 _codes = {"$.acks": ErrorCode.INVALID_REQUIRED_ACKS}
 
@@ -134,7 +134,7 @@ def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT, max
     """
     if limit != NO_LIMIT and weight(response, limit) > limit:
         raise LargeMessageError(f"the response has more than {limit} values; encode it in a worker thread")
-    if isinstance(response, FetchResponse):
+    if isinstance(response, FetchResponse | FetchShareGroupResponse):
         return _encode_fetch(request_id, response)
     pieces, size = list[Any](), 0
     for piece in _pieces(response) if limit == NO_LIMIT else [_encoder.encode(response)]:
@@ -245,9 +245,9 @@ def _reply_start(request_id: int, body: bytes, *, size: int) -> bytes:
     return _REPLY_START.pack(_REPLY_START.size - LENGTH_SIZE + size - 1, body[0] + 1, _ID, request_id)
 
 
-def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
-    """Encode each partition without its records, followed by a bin header and the records object."""
-    head = _NO_FETCH + _array_header(len(response.partitions))
+def _encode_fetch(request_id: int, response: FetchResponse | FetchShareGroupResponse) -> list[Sized]:
+    """Encode each partition, which are the last field, without its records, then a bin header and the records."""
+    head = _encoder.encode(replace(response, partitions=()))[:-1] + _array_header(len(response.partitions))
     size = len(head)
     pieces: list[Any] = []  # bytes, records, bytes, ...
     between = [head[1:]]  # bytes up to the next records
@@ -265,11 +265,14 @@ def _encode_fetch(request_id: int, response: FetchResponse) -> list[Sized]:
     return pieces
 
 
-def _partition_start(partition: FetchedPartition) -> bytes:
+def _partition_start(partition: FetchedPartition | SharedPartition) -> bytes:
     """Encode a fetched partition up to the bin header of its records, which are the last field."""
-    aborted = partition.aborted_transactions
-    reported = UNSET if aborted is None else aborted  # left out of replies to readers of everything
-    body = _encoder.encode(replace(partition, aborted_transactions=reported, records=b""))
+    if isinstance(partition, SharedPartition):
+        body = _encoder.encode(replace(partition, records=b""))
+    else:
+        aborted = partition.aborted_transactions
+        reported = UNSET if aborted is None else aborted  # left out of replies to readers of everything
+        body = _encoder.encode(replace(partition, aborted_transactions=reported, records=b""))
     return body[: -len(_EMPTY_BIN)] + _BIN32.pack(_BIN32_MARK, len(partition.records))
 
 

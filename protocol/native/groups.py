@@ -1,13 +1,18 @@
 """Group requests of the native protocol only: assignment by the broker, and groups with their lag.
 
+A member of a classic group joins with `join_consumer_group`, a member of a consumer group (KIP-848) with
+`heartbeat_consumer_group`, which is Kafka's ConsumerGroupHeartbeat with names instead of ids of topics.
+
 The other group operations use the values of `protocol.groups`.
 """
 
 from typing import ClassVar
 
+from msgspec import UNSET, UnsetType
+
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import NO_LEADER_EPOCH, NO_MEMBER, NO_OFFSET, PartitionEntry
-from warmlog.protocol.request import Entries, Size32, Value
+from warmlog.protocol.request import Entries, Int32, Size32, Value
 
 DEFAULT_SESSION_TIMEOUT_MS = 45_000  # Kafka's session.timeout.ms
 DEFAULT_REBALANCE_TIMEOUT_MS = 300_000  # Kafka's max.poll.interval.ms
@@ -41,6 +46,34 @@ class JoinConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[PartitionEntry, ...]
 
 
+class HeartbeatConsumerGroupRequest(Value, frozen=True, kw_only=True, gc=False):
+    """Join a consumer group (epoch 0), keep the membership, or leave (epoch -1, a static member for a restart -2).
+
+    The client chooses the member id. None stands for "as before". `pattern`: a regular expression for whole names of
+    topics, "" for none. `partitions`: those that the member holds now.
+    """
+
+    api: ClassVar[str] = "heartbeat_consumer_group"
+    group: str
+    member_id: str
+    member_epoch: Int32
+    instance_id: str | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: Size32 | None = None
+    topics: Entries[str] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    partitions: Entries[PartitionEntry] | None = None
+
+
+class HeartbeatConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
+    """The member's epoch, and the partitions that it may hold; None: as before."""
+
+    member_epoch: int
+    heartbeat_interval_ms: int
+    partitions: tuple[PartitionEntry, ...] | None = None
+
+
 class DescribeConsumerGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
     """Describe groups with their members, assignments, committed offsets and lag."""
 
@@ -62,7 +95,9 @@ class ConsumerGroupMember(Value, frozen=True, kw_only=True, gc=False):
 class GroupPosition(Value, frozen=True, kw_only=True, gc=False):
     """A group's progress in a partition with a committed offset or an assignment.
 
-    The partition holds offsets [log_start_offset, high_watermark); both are NO_OFFSET if it no longer exists.
+    The partition holds offsets [log_start_offset, high_watermark); both are NO_OFFSET if it no longer exists. Of a
+    share group, `offset` is where its records in flight begin, and `unfinished` counts those from there on that are
+    neither accepted nor given up, -1 if that is unknown. It is left out of replies before version 12.
     """
 
     topic: str
@@ -73,10 +108,13 @@ class GroupPosition(Value, frozen=True, kw_only=True, gc=False):
     log_start_offset: int = NO_OFFSET
     high_watermark: int = NO_OFFSET
     member_id: str | None = None
+    unfinished: int | UnsetType = UNSET
 
     @property
     def lag(self) -> int | None:
         """Number of offsets still to be consumed; None if unknown."""
+        if self.unfinished is not UNSET:
+            return None if self.unfinished < 0 else self.unfinished
         if NO_OFFSET in {self.offset, self.high_watermark}:
             return None
         return max(self.high_watermark - self.offset, 0)

@@ -34,6 +34,8 @@ from warmlog.protocol.native.explain import ExplainRequest
 from warmlog.protocol.native.groups import (
     DescribeConsumerGroupsRequest,
     DescribeConsumerGroupsResponse,
+    HeartbeatConsumerGroupRequest,
+    HeartbeatConsumerGroupResponse,
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
@@ -45,6 +47,19 @@ from warmlog.protocol.native.mirrors import (
     PromoteTopicsResponse,
 )
 from warmlog.protocol.native.producers import DescribeProducerRequest, DescribeProducerResponse
+from warmlog.protocol.native.share import (
+    AcknowledgeShareGroupRequest,
+    AcknowledgeShareGroupResponse,
+    AlterGroupsRequest,
+    AlterGroupsResponse,
+    FetchShareGroupRequest,
+    FetchShareGroupResponse,
+    HeartbeatShareGroupRequest,
+    HeartbeatShareGroupResponse,
+    ReceivedShareFetch,
+    ResetShareGroupRequest,
+    ResetShareGroupResponse,
+)
 from warmlog.protocol.request import (
     AlterTopicsRequest,
     CreateTopicsRequest,
@@ -90,13 +105,16 @@ from warmlog.protocol.transactions import (
 # Oldest first. Version 2 adds group operations, version 3 describe_producer and explain, version 4 the aborted
 # transactions in replies to fetches of committed records, version 5 transactions of producers, version 6 mirrors,
 # version 7 find_coordinator, version 8 the replication factor of new topics, version 9 racks and
-# eligible replicas in metadata, version 10 authenticate.
-VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+# eligible replicas in metadata, version 10 authenticate, version 11 heartbeat_consumer_group, version 12 share groups
+# and settings of groups.
+VERSIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
 FIRST_WITH_COMMITTED_FETCH = 4
 FIRST_WITH_COORDINATORS = 7
 FIRST_WITH_REPLICATION_FACTOR = 8
 FIRST_WITH_RACKS = 9
 FIRST_WITH_LOGIN = 10
+FIRST_WITH_CONSUMER_GROUPS = 11
+FIRST_WITH_SHARE_GROUPS = 12
 
 NativeRequest: TypeAlias = (
     Request
@@ -122,6 +140,12 @@ NativeRequest: TypeAlias = (
     | PromoteTopicsRequest
     | FindCoordinatorRequest
     | AuthenticateRequest
+    | HeartbeatConsumerGroupRequest
+    | HeartbeatShareGroupRequest
+    | FetchShareGroupRequest
+    | AcknowledgeShareGroupRequest
+    | ResetShareGroupRequest
+    | AlterGroupsRequest
 )
 
 
@@ -188,6 +212,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(PromoteTopicsRequest, PromoteTopicsResponse, PromoteTopicsResponse),
     Operation(FindCoordinatorRequest, FindCoordinatorResponse, FindCoordinatorResponse),
     Operation(AuthenticateRequest, AuthenticateResponse, AuthenticateResponse),
+    Operation(HeartbeatConsumerGroupRequest, HeartbeatConsumerGroupResponse, HeartbeatConsumerGroupResponse),
+    Operation(HeartbeatShareGroupRequest, HeartbeatShareGroupResponse, HeartbeatShareGroupResponse),
+    Operation(FetchShareGroupRequest, FetchShareGroupResponse, ReceivedShareFetch),
+    Operation(AcknowledgeShareGroupRequest, AcknowledgeShareGroupResponse, AcknowledgeShareGroupResponse),
+    Operation(ResetShareGroupRequest, ResetShareGroupResponse, ResetShareGroupResponse),
+    Operation(AlterGroupsRequest, AlterGroupsResponse, AlterGroupsResponse),
 )
 OPERATION_NAMES = tuple(operation.name for operation in OPERATIONS)
 

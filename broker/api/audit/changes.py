@@ -21,12 +21,14 @@ from warmlog.protocol.kafka.messages.security.authentication import (
 )
 from warmlog.protocol.kafka.messages.security.quotas import QuotaAlteration
 from warmlog.protocol.kafka.messages.security.scram import ScramDeletion, ScramUpsertion
+from warmlog.protocol.kafka.messages.share.offsets import AlteredTopic
 from warmlog.protocol.kafka.messages.topics.assignments import Reassignment
 from warmlog.protocol.kafka.messages.topics.changes import NewPartitions
 from warmlog.protocol.kafka.messages.topics.log_dirs import LogDirTarget
+from warmlog.protocol.native.share import GroupAlteration, ShareStart
 from warmlog.protocol.request import NewTopic, TopicAlteration
 
-MAX_MOVED: Final = 100  # partitions of a log directory that are named
+MAX_MOVED: Final = 100  # partitions that are named, of a log directory or a topic
 
 
 class Activity(IntEnum):
@@ -72,6 +74,11 @@ def _partition(partition: RecordsToDelete | Reassignment | PartitionEntry) -> Re
     return Resource("partition", f"{partition.topic}-{partition.partition}", details)
 
 
+def _start_offsets(topic: AlteredTopic) -> Resource:
+    moved = [[each.partition, each.start_offset] for each in topic.partitions[:MAX_MOVED]]
+    return Resource("topic", topic.topic, {"start_offsets": moved})
+
+
 def _log_dir(target: LogDirTarget) -> Resource:
     moved = [f"{each.topic}-{each.partition}" for each in target.partitions[:MAX_MOVED]]
     return Resource("log directory", target.path, {"partitions": moved})
@@ -79,6 +86,14 @@ def _log_dir(target: LogDirTarget) -> Resource:
 
 def _group(group: str) -> Resource:
     return Resource("group", group)
+
+
+def _start(start: ShareStart) -> Resource:
+    return Resource("partition", f"{start.topic}-{start.partition}", {"start_offset": start.offset})
+
+
+def _group_configs(group: GroupAlteration) -> Resource:
+    return Resource("group", group.name, {"configs": sorted(group.configs)})
 
 
 def _configs(altered: ConfigAlteration) -> Resource:
@@ -153,6 +168,10 @@ CHANGES: Final[Mapping[str, Change]] = {
     "alter_replica_log_dirs": Change(Activity.UPDATE, ("targets",), _log_dir),
     "delete_groups": Change(Activity.DELETE, ("groups",), _group),
     "offset_delete": Change(Activity.DELETE, ("partitions",), _partition),
+    "alter_share_group_offsets": Change(Activity.UPDATE, ("topics",), _start_offsets),
+    "delete_share_group_offsets": Change(Activity.DELETE, ("topics",), _topic),
+    "reset_share_group": Change(Activity.UPDATE, ("starts",), _start),
+    "alter_groups": Change(Activity.UPDATE, ("groups",), _group_configs),
     "alter_configs": Change(Activity.UPDATE, ("resources",), _configs),
     "create_acls": Change(Activity.CREATE, ("acls",), _acl),
     "delete_acls": Change(Activity.DELETE, ("filters",), _acl),

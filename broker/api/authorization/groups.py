@@ -13,6 +13,7 @@ from warmlog.broker.api.authorization.parts import (
     answer_allowed,
     without_hidden,
 )
+from warmlog.broker.groups.share.requests import MAX_MEMBER_ID
 from warmlog.broker.security.acls import Operation, ResourceType
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
@@ -33,6 +34,7 @@ from warmlog.protocol.groups import (
     OffsetFetchResponse,
 )
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
+from warmlog.protocol.kafka.messages.groups import consumer
 from warmlog.protocol.kafka.messages.groups.admin import AuthorizedGroup
 from warmlog.protocol.native.groups import DescribeConsumerGroupsResponse, DescribedConsumerGroup
 
@@ -167,6 +169,58 @@ async def _merged(
     return replace(fetched, partitions=await call.context.map(merged, group.partitions, flags))
 
 
+# -- consumer groups (KIP-848) --
+
+
+async def consumer_heartbeat(call: CheckedCall) -> Any:
+    """Check READ on the group, and DESCRIBE on each topic that the member subscribes to by its name."""
+    request, access = call.request, call.access
+    access.require(Operation.READ, ResourceType.GROUP, request.group)
+    if request.topics and not all(await call.context.map(partial(access.topic, Operation.DESCRIBE), request.topics)):
+        raise refusal(Operation.DESCRIBE, ResourceType.TOPIC)
+    return await call.answer()
+
+
+async def share_heartbeat(call: CheckedCall) -> Any:
+    """Check the same of a member of a share group, but leave an impossible member id to the answer, as Kafka does."""
+    call.access.require(Operation.READ, ResourceType.GROUP, call.request.group)
+    if 0 < len(call.request.member_id) <= MAX_MEMBER_ID:
+        return await consumer_heartbeat(call)
+    return await call.answer()
+
+
+async def describe_consumer_groups(call: CheckedCall) -> Any:
+    """Check DESCRIBE on each group and on the topics of its members, and add the authorized operations."""
+    access = call.access
+
+    def refuse(group: str) -> consumer.DescribedConsumerGroup:
+        return consumer.DescribedConsumerGroup(group=group, **lacking(Operation.DESCRIBE, ResourceType.GROUP))
+
+    may, empty = partial(access.group, Operation.DESCRIBE), consumer.ConsumerGroupDescribeResponse()
+    response = await answer_allowed(call, "groups", may, refuse, empty, keeps_each=False)
+    groups = [await _shown_consumer_group(call, group) for group in response.groups]
+    return replace(response, groups=tuple(groups))
+
+
+async def _shown_consumer_group(
+    call: CheckedCall, group: consumer.DescribedConsumerGroup
+) -> consumer.DescribedConsumerGroup:
+    access, topics = call.access, set[str]()
+    for member in group.members:
+        topics.update([each.topic for each in (*member.assignment.partitions, *member.target.partitions)])
+        await call.context.checkpoint()
+    if not all(await call.context.map(partial(access.topic, Operation.DESCRIBE), tuple(topics))):
+        message = "The group has described topic(s) that the client is not authorized to describe."
+        return consumer.DescribedConsumerGroup(
+            group=group.group, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED, message=message
+        )
+    if not call.request.include_authorized_operations or group.error is not ErrorCode.NONE:
+        return group
+    fields = {name: getattr(group, name) for name in group.__struct_fields__}
+    operations = access.operations(ResourceType.GROUP, group.group)
+    return consumer.AuthorizedConsumerGroup(**fields, operations=operations)
+
+
 # -- lists and descriptions --
 
 
@@ -187,7 +241,8 @@ async def describe(call: CheckedCall) -> Any:
         return DescribedGroup(group=group, state="", **lacking(Operation.DESCRIBE, ResourceType.GROUP))
 
     may = partial(access.group, Operation.DESCRIBE)
-    response = await answer_allowed(call, "groups", may, refuse, DescribeGroupsResponse(groups=()))
+    empty = DescribeGroupsResponse(groups=())
+    response = await answer_allowed(call, "groups", may, refuse, empty, keeps_each=False)
     if not call.request.include_authorized_operations:
         return response
     return replace(response, groups=await call.context.map(partial(_with_operations, access), response.groups))

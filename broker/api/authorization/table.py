@@ -7,7 +7,7 @@ for. Source: kafka.server.KafkaApis, ControllerApis, AclApis, ConfigHelper; docs
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from warmlog.broker.api.authorization import cluster, groups, tokens, topics, transactions
+from warmlog.broker.api.authorization import cluster, groups, share_groups, streams_groups, tokens, topics, transactions
 from warmlog.broker.api.authorization.parts import Check
 from warmlog.broker.security.acls import Operation as Op
 from warmlog.protocol.kafka.messages.cluster.configs import (
@@ -52,6 +52,10 @@ def _open(name: str, needs: str = NOTHING) -> Row:
 
 def _cluster(name: str, operation: Op) -> Row:
     return Row(name, f"{operation.name} Cluster", cluster.cluster(operation))
+
+
+def _peers(name: str) -> Row:
+    return Row(name, "CLUSTER_ACTION Cluster", cluster.cluster(Op.CLUSTER_ACTION), _EACH)
 
 
 def _group(name: str, operation: Op) -> Row:
@@ -100,6 +104,8 @@ ROWS: Mapping[str, Row] = {
     "heartbeat": _group("Heartbeat", Op.READ),
     "leave_group": _group("LeaveGroup", Op.READ),
     "join_consumer_group": Row("join_consumer_group", "READ Group; DESCRIBE Topic", groups.join_native),
+    "heartbeat_consumer_group": Row("heartbeat_consumer_group", "READ Group; DESCRIBE Topic",
+                                    groups.consumer_heartbeat),
     "offset_commit": Row("OffsetCommit", "READ Group; READ Topic", groups.commit, _EACH),
     "offset_fetch": Row("OffsetFetch", "DESCRIBE Group; DESCRIBE Topic", groups.fetch_offsets,
                         "an error for each; left out of a list of all"),
@@ -109,8 +115,42 @@ ROWS: Mapping[str, Row] = {
     "describe_consumer_groups": Row("describe_consumer_groups", "DESCRIBE Group; DESCRIBE Topic",
                                     groups.describe_native, "an error for each group; topics are left out"),
     "delete_groups": Row("DeleteGroups", "DELETE Group", groups.delete, _EACH),
-    "consumer_group_heartbeat": _open("ConsumerGroupHeartbeat", "nothing: groups of KIP-848 are not served"),
-    "consumer_group_describe": _open("ConsumerGroupDescribe", "nothing: groups of KIP-848 are not served"),
+    "consumer_group_heartbeat": Row("ConsumerGroupHeartbeat", "READ Group; DESCRIBE Topic",
+                                    groups.consumer_heartbeat),
+    "consumer_group_describe": Row("ConsumerGroupDescribe", "DESCRIBE Group; DESCRIBE Topic",
+                                   groups.describe_consumer_groups, _EACH),
+    # share groups
+    "share_group_heartbeat": Row("ShareGroupHeartbeat", "READ Group; DESCRIBE Topic", groups.share_heartbeat),
+    "share_group_describe": Row("ShareGroupDescribe", "DESCRIBE Group; DESCRIBE Topic",
+                                share_groups.describe, _EACH),
+    "describe_share_group_offsets": Row("DescribeShareGroupOffsets", "DESCRIBE Group; DESCRIBE Topic",
+                                        share_groups.describe_offsets, "an error for each; left out of a list of all"),
+    "alter_share_group_offsets": Row("AlterShareGroupOffsets", "READ Group; READ Topic",
+                                     share_groups.alter_offsets, _EACH),
+    "delete_share_group_offsets": Row("DeleteShareGroupOffsets", "DELETE Group; READ Topic",
+                                      share_groups.delete_offsets, _EACH),
+    "share_fetch": Row("ShareFetch", "READ Group; READ Topic", groups.named_group(Op.READ),
+                       "an error, or an error for each topic"),
+    "share_acknowledge": Row("ShareAcknowledge", "READ Group; READ Topic", groups.named_group(Op.READ),
+                             "an error, or an error for each topic"),
+    "heartbeat_share_group": Row("heartbeat_share_group", "READ Group; DESCRIBE Topic", groups.consumer_heartbeat),
+    "fetch_share_group": Row("fetch_share_group", "READ Group; READ Topic", share_groups.native_records, _EACH),
+    "acknowledge_share_group": Row("acknowledge_share_group", "READ Group; READ Topic",
+                                   share_groups.native_records, _EACH),
+    "reset_share_group": Row("reset_share_group", "READ Group; READ Topic", share_groups.reset, _EACH),
+    "alter_groups": Row("alter_groups", "ALTER_CONFIGS Group", share_groups.alter_groups, _EACH),
+    "initialize_share_group_state": _peers("InitializeShareGroupState"),
+    "read_share_group_state": _peers("ReadShareGroupState"),
+    "write_share_group_state": _peers("WriteShareGroupState"),
+    "delete_share_group_state": _peers("DeleteShareGroupState"),
+    "read_share_group_state_summary": _peers("ReadShareGroupStateSummary"),
+    # streams groups
+    "streams_group_heartbeat": Row("StreamsGroupHeartbeat", "READ Group; DESCRIBE Topic; for internal topics CREATE "
+                                   "Cluster or CREATE Topic", streams_groups.heartbeat,
+                                   "an error; without CREATE, internal topics are not created"),
+    "streams_group_describe": Row("StreamsGroupDescribe", "DESCRIBE Group; DESCRIBE Topic",
+                                  streams_groups.describe, _EACH),
+    "streams_group_topology_description_update": _group("StreamsGroupTopologyDescriptionUpdate", Op.READ),
     # transactions and producers
     "init_producer_id": Row("InitProducerId", "WRITE TransactionalId; without one, IDEMPOTENT_WRITE Cluster or WRITE "
                             "on some Topic", transactions.init_producer_id),

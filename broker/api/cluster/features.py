@@ -14,22 +14,25 @@ from warmlog.broker.api.errors import RequestError
 from warmlog.broker.cluster import admin
 from warmlog.broker.cluster.image import ImageDelta
 from warmlog.broker.cluster.store_node import StoreNode
+from warmlog.broker.share.service import SHARE_FEATURE
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.cluster.controller import FeatureUpdate
 from warmlog.protocol.kafka.messages.cluster.discovery import FeatureRange
 from warmlog.protocol.transactions import TRANSACTION_FEATURE, TransactionVersion
 
 LATEST = max(TransactionVersion)
+GROUP_FEATURE = "group.version"
+STREAMS_FEATURE = "streams.version"
 #: Levels of a new cluster.
 FEATURES: Mapping[str, FeatureRange] = {
     feature.name: feature
     for feature in (
         FeatureRange(name="metadata.version", first=33, last=33, level=33),  # Kafka 4.4
         FeatureRange(name="eligible.leader.replicas.version", first=0, last=0, level=0),
-        FeatureRange(name="group.version", first=0, last=0, level=0),  # consumer groups of KIP-848
+        FeatureRange(name=GROUP_FEATURE, first=0, last=1, level=1),  # 1: consumer groups of KIP-848
         FeatureRange(name="kraft.version", first=0, last=0, level=0),  # changes of voters (KIP-853)
-        FeatureRange(name="share.version", first=0, last=0, level=0),
-        FeatureRange(name="streams.version", first=0, last=0, level=0),
+        FeatureRange(name=SHARE_FEATURE, first=0, last=2, level=2),  # 1: share groups of KIP-932, 2: dead letters
+        FeatureRange(name=STREAMS_FEATURE, first=0, last=1, level=1),  # 1: streams groups of KIP-1071
         FeatureRange(name=TRANSACTION_FEATURE, first=TransactionVersion.TV_0, last=LATEST, level=LATEST),
     )
 }
@@ -39,8 +42,8 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 class Features:
     """The finalized levels, as in the image of the store. Call on the event loop."""
 
-    def __init__(self, node: StoreNode, changed: Callable[[str, int], None]) -> None:
-        """Take the levels. `changed` is called with each feature and its level, at first here."""
+    def __init__(self, node: StoreNode, *changed: Callable[[str, int], None]) -> None:
+        """Take the levels. Each of `changed` is called with each feature and its level, at first here."""
         self._node = node
         self._changed = changed
         self._lock = trio.Lock()
@@ -57,6 +60,10 @@ class Features:
     def epoch(self) -> int:
         """A number that grows with each change of a level."""
         return self._node.image.revision
+
+    def level(self, name: str) -> int:
+        """Return the level of a feature."""
+        return self._features[name].level
 
     async def update(
         self, updates: Iterable[FeatureUpdate], *, validate_only: bool, checkpoint: Callable[[], Awaitable[None]]
@@ -82,7 +89,8 @@ class Features:
             if feature is not None and feature.first <= level <= feature.last:
                 self._features[name] = replace(feature, level=level)
         for feature in self._features.values():
-            self._changed(feature.name, feature.level)
+            for changed in self._changed:
+                changed(feature.name, feature.level)
 
     def _check(self, update: FeatureUpdate) -> None:
         """Raise RequestError unless a feature can get the requested level."""

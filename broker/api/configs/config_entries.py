@@ -107,16 +107,34 @@ def cluster_entries(settings: LiveSettings, *, synonyms: bool, documentation: bo
     return entries
 
 
-def resource_entries(settings: LiveSettings, kind: ResourceKind, name: str) -> list[ConfigEntry]:
+def resource_entries(settings: LiveSettings, kind: ResourceKind, name: str, *, synonyms: bool) -> list[ConfigEntry]:
     """Return the settings kept for a group or a client metrics subscription, sorted by name."""
     types = resource_settings(kind)
     source = ConfigSource.DYNAMIC_GROUP if kind == "group" else ConfigSource.DYNAMIC_CLIENT_METRICS
     texts = settings.overrides.resources.get(f"{kind}:{name}", {})
     return [
-        ConfigEntry(name=each, value=text, source=source, type=ConfigType[types[each].upper()])
+        ConfigEntry(
+            name=each,
+            value=text,
+            source=source,
+            type=ConfigType[types[each].upper()],
+            synonyms=_resource_synonyms(settings, each, text, source) if synonyms else (),
+        )
         for each, text in sorted(texts.items())
         if each in types
     ]
+
+
+def _resource_synonyms(settings: LiveSettings, name: str, text: str, source: ConfigSource) -> tuple[ConfigSynonym, ...]:
+    """Return the values that a setting of a group could take: its own, and those of the broker's setting behind it."""
+    own = ConfigSynonym(name=name, value=text, source=source)
+    if f"group.{name}" not in FIELDS:
+        return (own,)
+    of_broker = [
+        ConfigSynonym(name=each, value=value, source=_SOURCES[origin])
+        for each, value, origin in settings.sources(f"group.{name}")
+    ]
+    return (own, *of_broker)
 
 
 def _kept_entry(name: str, origins: Sequence[tuple[str, str, str]], *, synonyms: bool) -> ConfigEntry:

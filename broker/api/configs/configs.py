@@ -24,9 +24,11 @@ from warmlog.broker.metadata.topic import check_name
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.topics.errors import UnknownTopicError
 from warmlog.broker.partitions.topics.topics import Change
+from warmlog.broker.settings.groups.checks import OWN, check_own
+from warmlog.broker.settings.groups.deliveries import OF_DELIVERIES, check_deliveries
 from warmlog.broker.settings.kafka_settings import ResourceKind, broker_setting, check_kept, resource_settings
 from warmlog.broker.settings.live import Overrides, check_dynamic
-from warmlog.broker.settings.settings import FIELDS
+from warmlog.broker.settings.settings import FIELDS, Settings
 from warmlog.broker.settings.topics import topic_setting_default, topic_setting_kind
 from warmlog.broker.settings.types import Kind, SettingError, as_text, kind_of, nearest, parts
 from warmlog.protocol.errors import ErrorCode
@@ -50,8 +52,7 @@ from warmlog.protocol.kafka.messages.cluster.configs import (
 KEYS_PER_PIECE = 4096  # requested names filtered at once: 0.3 ms
 MAX_CHANGES = 1000  # per resource; no resource has as many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
-# Resources whose settings are kept and have no effect: they are for groups of KIP-848, share and streams groups, and
-# for client metrics (KIP-714).
+# Resources whose settings are kept. Those of groups take effect; those of client metrics (KIP-714) do not.
 _KEPT: Mapping[int, ResourceKind] = {
     ConfigResourceType.GROUP: "group",
     ConfigResourceType.CLIENT_METRICS: "client-metrics",
@@ -137,7 +138,7 @@ class ConfigsApi:
         _check_type(query.resource_type)
         if (kind := _KEPT.get(query.resource_type)) is not None:
             _check_named(query, kind)
-            return resource_entries(settings, kind, query.name)
+            return resource_entries(settings, kind, query.name, synonyms=synonyms)
         if query.resource_type == ConfigResourceType.BROKER_LOGGER:
             self._check_broker(query.name)
             return logger_entries()
@@ -191,7 +192,9 @@ class ConfigsApi:
         _check_type(alteration.resource_type)
         if (kind := _KEPT.get(alteration.resource_type)) is not None:
             _check_named(alteration, kind)
-            kept = partial(_changed_resource, alteration, kind, request.incremental)
+            kept = partial(
+                _changed_resource, alteration, kind, request.incremental, self._partitions.live_settings.current
+            )
             await self._partitions.alter_broker(kept, validate_only=request.validate_only)
             return
         if alteration.resource_type == ConfigResourceType.BROKER_LOGGER:
@@ -295,7 +298,7 @@ def _joined(text: str, change: ConfigChange) -> str:
 
 
 def _changed_resource(
-    alteration: ConfigAlteration, kind: ResourceKind, incremental: bool, overrides: Overrides
+    alteration: ConfigAlteration, kind: ResourceKind, incremental: bool, settings: Settings, overrides: Overrides
 ) -> Overrides:
     """Return the overrides with changed settings of a group or of a client metrics subscription.
 
@@ -316,7 +319,13 @@ def _changed_resource(
         if name not in known:
             raise RequestError(code, f"unknown {kind} setting {name!r}{nearest(name, known)}")
         try:
-            checked[name] = check_kept(name, text, known[name], origin=kind)
+            checked[name] = check_kept(name, text, known[name], origin=kind, has_effect=name in OWN | OF_DELIVERIES)
+        except SettingError as error:
+            raise RequestError(code, str(error)) from None
+    if kind == "group":
+        try:
+            check_own(checked, settings)
+            check_deliveries(checked, settings)
         except SettingError as error:
             raise RequestError(code, str(error)) from None
     if checked and resource not in overrides.resources and len(overrides.resources) >= MAX_KEPT:

@@ -3,27 +3,23 @@
 A reader of a sealed segment is answered at once, even with little data: new records go to the active segment, so
 waiting would not add anything to the slice (Kafka's DelayedFetch, case F).
 
-Data outside the page cache is read by worker threads before the response begins (`Fetch._warm_up`): first whatever is
-needed to find the slices, then the slices themselves up to the read-ahead limit, so that a disk error can be reported
-as KAFKA_STORAGE_ERROR. The sender reads the rest chunk by chunk. A fetch that waits holds no files open.
+Data outside the page cache is read by worker threads before the response begins (`warming`). A fetch that waits holds
+no files open.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
-import trio
 from msgspec.structs import replace
 
 from warmlog.broker.api.access import Access
 from warmlog.broker.api.context import Context, Session
-from warmlog.broker.api.errors import EXPECTED
 from warmlog.broker.api.fetch.options import is_of_follower, kind_of, limited, refused
-from warmlog.broker.api.fetch.reader import NO_RECORDS, FetchReader
+from warmlog.broker.api.fetch.reader import NO_FAILURES, NO_RECORDS, FetchReader
 from warmlog.broker.api.fetch.session import LONG_STEP, STEP, FetchSession, FetchSessionError, Finder, SessionPartition
 from warmlog.broker.api.fetch.sessions import FetchSessions
-from warmlog.broker.log.errors import IndexCorruptError
-from warmlog.broker.partitions.partition import Partition, StorageError
+from warmlog.broker.api.fetch.warming import Warming
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
@@ -40,8 +36,6 @@ from warmlog.protocol.kafka.messages.records.fetch import (
 )
 from warmlog.protocol.request import FetchRequest, Isolation
 from warmlog.protocol.response import FetchedPartition, FetchResponse
-
-MAX_READS = 8  # while index and header pages are read from disk; a gap between batches takes several
 
 
 class Fetches:
@@ -114,8 +108,7 @@ class Fetch:
         self._steps: Iterator[None] | None = None  # the rest of a large fetch
         self._response: FetchResponse | None = None
         self._news: list[SessionPartition] = []
-        self._failures: dict[Partition, Exception] = {}
-        self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
+        self._warming: Warming | None = None  # set by the first cold read
         self._latest: FetchReader  # the latest one, set by `_read`
         self._waiter: FetchWaiter | None = None
         self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
@@ -344,7 +337,8 @@ class Fetch:
         """Read the pending partitions; yields after every STEP of them. `reports`: see `FetchReader`."""
         session, partitions, find = self._session, self._shared.partitions, self._find
         is_follower = self._replica.broker >= 0
-        reader = self._latest = FetchReader(self._request, partitions, self._failures, reports=reports)
+        failures = NO_FAILURES if self._warming is None else self._warming.failures
+        reader = self._latest = FetchReader(self._request, partitions, failures, reports=reports)
         may_read = None if self._access is None else self._reader(self._access())
         pending = session.pending
         order = session.order if pending and self._tells_all else list(pending)
@@ -387,57 +381,13 @@ class Fetch:
         return entry.requested.offset == result.high_watermark
 
     async def _warm_up(self, context: Context) -> None:
-        """Read the slices of the response into the page cache, as far as errors can still be reported.
+        """Read the slices of the response into the page cache, as far as errors can still be reported."""
 
-        Partitions whose index and header pages are still missing after MAX_READS reads get no records this time.
-        """
-        reads, consumer = self._shared.reads, context.session
-        for _ in range(MAX_READS):
-            if not self._latest.cold_lookups:
-                break
-            async with trio.open_nursery() as nursery:
-                for partition, cold in self._latest.cold_lookups:
-                    nursery.start_soon(self._attempt, partition, partial(reads.look_up, consumer, cold))
-            await self._read_again(context)
-        known, left = len(self._failures), reads.limits.ahead_bytes
-        for partition, piece in self._latest.cold_slices:
-            if left > 0:
-                length = min(len(piece), left)
-                left -= length
-                await self._attempt(partition, partial(reads.bring, consumer, piece, piece.position, length))
-        self._latest.cold_slices.clear()
-        if len(self._failures) > known:
-            await self._read_again(context)
+        async def read_again() -> FetchReader:
+            for _ in self._read():
+                await context.checkpoint()
+            return self._latest
 
-    async def _read_again(self, context: Context) -> None:
-        for _ in self._read():
-            await context.checkpoint()
-
-    async def _attempt(self, partition: Partition, read: Callable[[], Awaitable[object]]) -> None:
-        """Run a read for a partition; an error is reported for that partition alone."""
-        try:
-            await read()
-        except IndexCorruptError as damage:
-            try:
-                partition.rebuild(damage)
-            except StorageError as refusal:
-                self._fail(partition, refusal)
-        except FileNotFoundError as error:
-            if self._is_lost(partition):
-                self._fail(partition, error)
-        except EXPECTED as error:
-            self._fail(partition, error)
-
-    def _is_lost(self, partition: Partition) -> bool:
-        """Whether a file is missing for the second time although the log's layout has not changed.
-
-        Otherwise the segment or the whole log was removed in the meantime, and the next pass reads another file.
-        """
-        layout = partition.log.layout
-        is_lost = self._missed.get(partition) is layout
-        self._missed[partition] = layout
-        return is_lost and self._find(partition.topic, partition.index) is partition
-
-    def _fail(self, partition: Partition, error: Exception) -> None:
-        self._failures[partition] = error
-        partition.cannot_read(error)
+        if self._warming is None:
+            self._warming = Warming(self._shared.reads, self._find)
+        await self._warming.warm_up(self._latest, context.session, read_again)

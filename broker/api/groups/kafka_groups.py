@@ -3,21 +3,28 @@
 Source: kafka.server.KafkaApis (handleFindCoordinatorRequest and those of groups).
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from warmlog.broker.api.addresses import Advertised, described_brokers
 from warmlog.broker.api.context import Context
-from warmlog.broker.api.errors import RequestError
+from warmlog.broker.api.groups.consumer_groups import ConsumerGroupsApi
 from warmlog.broker.api.handler import Family, Handler
+from warmlog.broker.coordinator.runtime import CoordinatorRuntime
 from warmlog.broker.groups.commits import Committer, OffsetCommits
+from warmlog.broker.groups.consumer.state import ConsumerGroup
 from warmlog.broker.groups.coordinator import GroupCoordinator
+from warmlog.broker.groups.deletion import GroupDeletions
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.groups.shard import GroupShard
+from warmlog.broker.groups.share.state import ShareGroup
+from warmlog.broker.groups.streams.state import StreamsGroup
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.broker.partitions.topics.catalog import NO_LEADER
+from warmlog.broker.share.state.shard import ShareStateShard
+from warmlog.broker.share.state.topic import is_name
 from warmlog.broker.transactions.service import TransactionService
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
@@ -57,21 +64,42 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 from warmlog.protocol.kafka.messages.common import topic_id_text
-from warmlog.protocol.kafka.messages.groups.consumer import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
 
+FIRST_WITH_SHARE_GROUPS = 6  # version of FindCoordinator
 MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own
 
 
 def group_families(
-    service: GroupService, transactions: TransactionService, partitions: Partitions, advertised: Advertised
+    service: GroupService,
+    transactions: TransactionService,
+    share_states: CoordinatorRuntime[ShareStateShard],
+    partitions: Partitions,
+    *,
+    advertised: Advertised,
+    consumer_groups: ConsumerGroupsApi,
 ) -> list[Family]:
     """Return the handlers of all requests about groups."""
     registry, coordinator, commits = service.registry, service.coordinator, service.commits
+    topics: dict[int, CoordinatorTopicUse] = {
+        CoordinatorType.GROUP: CoordinatorTopicUse(registry.runtime, registry.runtime.ensure, "consumer groups"),
+        CoordinatorType.TRANSACTION: CoordinatorTopicUse(transactions.runtime, transactions.ensure, "transactions"),
+        CoordinatorType.SHARE: CoordinatorTopicUse(share_states, share_states.ensure, "share group state"),
+    }
     return [
-        MembersApi(registry, coordinator, transactions, partitions, advertised),
+        MembersApi(coordinator, topics, partitions, advertised),
         CommittedOffsetsApi(registry, commits, partitions),
-        GroupsApi(registry, coordinator, commits),
+        GroupsApi(registry, coordinator, service.deletions),
+        consumer_groups,
     ]
+
+
+class CoordinatorTopicUse(NamedTuple):
+    """A kind of coordinator: its runtime, what creates its topic, and what the topic is of."""
+
+    runtime: CoordinatorRuntime[Any]
+    ensure: Callable[[], Awaitable[ErrorCode]]
+    of: str
 
 
 class MembersApi:
@@ -79,15 +107,13 @@ class MembersApi:
 
     def __init__(
         self,
-        groups: GroupRegistry,
         coordinator: GroupCoordinator,
-        transactions: TransactionService,
+        topics: Mapping[int, CoordinatorTopicUse],
         partitions: Partitions,
         advertised: Advertised,
     ) -> None:
-        """`advertised`: the address of this broker that clients are given."""
-        self._groups = groups
-        self._transactions = transactions
+        """`topics`: by CoordinatorType. `advertised`: the address of this broker that clients are given."""
+        self._topics = topics
         self._coordinator = coordinator
         self._partitions = partitions
         self._advertised = advertised
@@ -105,12 +131,12 @@ class MembersApi:
     async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
         """Return the leader of each key's partition, and create the coordinator's topic, which the client will use."""
         await self._partitions.catalog.settled()
-        error, message = await self._check_coordinator(request.key_type)
+        error, message = await self._check_coordinator(request.key_type, context.version)
         if error is not ErrorCode.NONE:
             failed = partial(CoordinatorLocation, error=error, message=message)
             return FindCoordinatorResponse(coordinators=await context.answer(lambda key: failed(key=key), request.keys))
-        is_group = request.key_type == CoordinatorType.GROUP
-        runtime = self._groups.runtime if is_group else self._transactions.runtime
+        is_share = request.key_type == CoordinatorType.SHARE
+        runtime = self._topics[request.key_type].runtime
         brokers = {
             broker.node_id: broker
             for broker in described_brokers(
@@ -119,6 +145,9 @@ class MembersApi:
         }
 
         def coordinator(key: str) -> CoordinatorLocation:
+            if is_share and not is_name(key):
+                message = "the key of a share group's coordinator is GROUP:TOPIC-ID:PARTITION"
+                return CoordinatorLocation(key=key, error=ErrorCode.INVALID_REQUEST, message=message)
             broker = brokers.get(self._leader_of(runtime.topic, runtime.partition_of(key)))
             if broker is None:
                 message = "the coordinator's partition has no leader"
@@ -132,14 +161,14 @@ class MembersApi:
         topic = self._partitions.topic(name)
         return NO_LEADER if topic is None else self._partitions.catalog.partition(topic, index).leader
 
-    async def _check_coordinator(self, key_type: int) -> tuple[ErrorCode, str | None]:
-        if key_type == CoordinatorType.GROUP:
-            error = await self._groups.runtime.ensure()
-            return error, None if error is ErrorCode.NONE else "the topic of consumer groups cannot be created"
-        if key_type == CoordinatorType.TRANSACTION:
-            error = await self._transactions.ensure()
-            return error, None if error is ErrorCode.NONE else "the topic of transactions cannot be created"
-        return ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
+    async def _check_coordinator(self, key_type: int, version: int) -> tuple[ErrorCode, str | None]:
+        kind = self._topics.get(key_type)
+        if kind is None:
+            return ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}"
+        if key_type == CoordinatorType.SHARE and version < FIRST_WITH_SHARE_GROUPS:
+            return ErrorCode.INVALID_REQUEST, f"coordinators of share groups need version {FIRST_WITH_SHARE_GROUPS}"
+        error = await kind.ensure()
+        return error, None if error is ErrorCode.NONE else f"the topic of {kind.of} cannot be created"
 
     async def join(self, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
         """Join a group; wait for the end of the rebalance."""
@@ -161,12 +190,14 @@ class MembersApi:
 
     async def leave(self, request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse:
         """Remove members: one entry per member, or none if the group itself is refused."""
-        error, errors = self._coordinator.leave(request.group, request.members[:MEMBERS_PER_PIECE])
+        error, errors = await self._coordinator.leave(request.group, request.members[:MEMBERS_PER_PIECE])
         if error is not ErrorCode.NONE:
             return LeaveGroupResponse(error=error)
         for start in range(MEMBERS_PER_PIECE, len(request.members), MEMBERS_PER_PIECE):
             await context.checkpoint()
-            errors += self._coordinator.leave(request.group, request.members[start : start + MEMBERS_PER_PIECE])[1]
+            piece = request.members[start : start + MEMBERS_PER_PIECE]
+            error, piece_errors = await self._coordinator.leave(request.group, piece)
+            errors += piece_errors or [error] * len(piece)
         return LeaveGroupResponse(members=await context.map(_left, request.members, errors))
 
 
@@ -193,6 +224,7 @@ class CommittedOffsetsApi:
             member_id=request.member_id,
             instance_id=request.instance_id,
             holder=context.session.holder,
+            version=None if context.session.is_native else context.version,
         )
         commit = self._commits.commit(
             request.group,
@@ -219,7 +251,7 @@ class CommittedOffsetsApi:
         return OffsetFetchResponse(groups=tuple(groups))
 
     async def _fetch(self, requested: OffsetFetchGroup, context: Context, *, is_stable: bool) -> FetchedOffsets:
-        error = self._groups.available(requested.group)
+        error = self._groups.available(requested.group) or self._check_member(requested)
         if error is not ErrorCode.NONE:
             return FetchedOffsets(group=requested.group, error=error)
         shard = self._groups.shard_of(requested.group)
@@ -230,6 +262,15 @@ class CommittedOffsetsApi:
         if not self._groups.is_served(shard):  # its offsets are being freed
             return FetchedOffsets(group=requested.group, error=ErrorCode.NOT_COORDINATOR)
         return FetchedOffsets(group=requested.group, partitions=tuple(fetched))
+
+    def _check_member(self, requested: OffsetFetchGroup) -> ErrorCode:
+        """Return whether a member of a consumer or streams group may fetch now; others may at any time."""
+        group = self._groups.get(requested.group)
+        if isinstance(group, ShareGroup):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if not isinstance(group, ConsumerGroup | StreamsGroup) or not isinstance(requested, MemberOffsetFetchGroup):
+            return ErrorCode.NONE
+        return group.check_fetch(requested.member_id, requested.member_epoch)
 
     async def _fetch_from(
         self, shard: GroupShard, requested: OffsetFetchGroup, context: Context, *, is_stable: bool
@@ -279,12 +320,10 @@ class CommittedOffsetsApi:
 class GroupsApi:
     """Answers the requests that list, describe and delete groups."""
 
-    types: ClassVar[frozenset[str]] = frozenset({"classic"})  # supported group types, in lower case
-
-    def __init__(self, groups: GroupRegistry, coordinator: GroupCoordinator, commits: OffsetCommits) -> None:
+    def __init__(self, groups: GroupRegistry, coordinator: GroupCoordinator, deletions: GroupDeletions) -> None:
         self._groups = groups
         self._coordinator = coordinator
-        self._commits = commits
+        self._deletions = deletions
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -292,17 +331,7 @@ class GroupsApi:
             ListGroupsRequest.api: self.list_groups,
             DescribeGroupsRequest.api: self.describe,
             DeleteGroupsRequest.api: self.delete,
-            ConsumerGroupHeartbeatRequest.api: self._refuse_consumer_protocol,
-            ConsumerGroupDescribeRequest.api: self._refuse_consumer_protocol,
         }
-
-    async def _refuse_consumer_protocol(self, _: Any, __: Context) -> None:
-        """Answer as Kafka does where groups of the classic protocol only are enabled.
-
-        The APIs are served for that: librdkafka retries for ever if they are missing, and fails at once with this.
-        """
-        message = "groups of the consumer protocol (KIP-848) are not supported; set group.protocol=classic"
-        raise RequestError(ErrorCode.UNSUPPORTED_VERSION, message)
 
     async def list_groups(self, request: ListGroupsRequest, context: Context) -> ListGroupsResponse:
         """List the groups of the requested states and types."""
@@ -311,25 +340,25 @@ class GroupsApi:
             return ListGroupsResponse(error=error)
         states = {state.strip().lower() for state in request.states}
         types = {kind.strip().lower() for kind in request.types}
-        if types and not types & self.types:
-            return ListGroupsResponse()
         listed = []
         for group in self._coordinator.list_groups():
-            if not states or group.state.lower() in states:
+            if (not states or group.state.lower() in states) and (not types or group.type in types):
                 listed.append(group)
             await context.checkpoint()
         return ListGroupsResponse(groups=tuple(listed))
 
     async def describe(self, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
         """Describe each group, in the order of the request."""
-        return DescribeGroupsResponse(groups=await context.answer(self._coordinator.describe, request.groups))
+        return DescribeGroupsResponse(
+            groups=await context.answer(self._coordinator.describe, dict.fromkeys(request.groups))
+        )
 
     async def delete(self, request: DeleteGroupsRequest, context: Context) -> DeleteGroupsResponse:
         """Delete each group independently; one entry per group, even if it is named repeatedly."""
         deleted: dict[str, DeletedGroup] = {}
         for name in request.groups:
             if name not in deleted:
-                error = await context.wait(self._commits.delete(name))
+                error = await context.wait(self._deletions.delete(name))
                 deleted[name] = DeletedGroup(group=name, error=error)
             await context.checkpoint()
         return DeleteGroupsResponse(groups=tuple(deleted.values()))

@@ -1,7 +1,8 @@
-"""Consumer groups on the native protocol: the broker assigns the partitions and describes groups with their lag.
+"""Consumer groups on the native protocol: the broker assigns the partitions.
 
-A native join is a JoinGroup followed by a SyncGroup with Kafka's consumer protocol and `range` assignor. They go to the
-handlers of Kafka's requests, so that native and Kafka clients can share a group under the same rules.
+A native join of a classic group is a JoinGroup followed by a SyncGroup with Kafka's consumer protocol and `range`
+assignor; a native heartbeat of a consumer group is a ConsumerGroupHeartbeat. They go to the handlers of Kafka's
+requests, so that native and Kafka clients can share a group under the same rules.
 
 Invariants:
 1. A new member whose client disconnects before the response leaves the group, since the client does not know its id.
@@ -12,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import trio
-from msgspec.structs import replace
 
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.handler import Family, Handler
@@ -21,12 +21,6 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     CONSUMER_PROTOCOL_TYPE,
     NO_MEMBER,
-    NO_OFFSET,
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroupsRequest,
-    FetchedOffset,
-    FetchedOffsets,
     GroupProtocol,
     JoinedMember,
     JoinGroupRequest,
@@ -34,8 +28,6 @@ from warmlog.protocol.groups import (
     LeaveGroupRequest,
     LeavingMember,
     MemberAssignment,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
     PartitionEntry,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -51,18 +43,19 @@ from warmlog.protocol.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from warmlog.protocol.kafka.messages.groups import consumer as modern
 from warmlog.protocol.native.groups import (
-    ConsumerGroupMember,
-    DescribeConsumerGroupsRequest,
-    DescribeConsumerGroupsResponse,
-    DescribedConsumerGroup,
-    GroupPosition,
+    DEFAULT_REBALANCE_TIMEOUT_MS,
+    HeartbeatConsumerGroupRequest,
+    HeartbeatConsumerGroupResponse,
     JoinConsumerGroupRequest,
     JoinConsumerGroupResponse,
 )
 from warmlog.protocol.response import ErrorResponse
 
 PROTOCOL_VERSION = 0  # of the consumer protocol: supported by every client and sufficient for `range`
+JOIN_EPOCH = 0
+UNCHANGED_TIMEOUT_MS = -1
 LEAVE_TIMEOUT_S = 1  # for a member whose client disconnected; otherwise its session times out
 
 # Messages for errors that the coordinator returns without one.
@@ -71,7 +64,8 @@ EXPLANATIONS = {
     ErrorCode.UNKNOWN_MEMBER_ID: "the member is unknown to the group; its session may have timed out",
     ErrorCode.INVALID_SESSION_TIMEOUT: "the session timeout is outside the range from group.min.session.timeout.ms to"
     " group.max.session.timeout.ms",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the members of this group do not support the 'range' assignor",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "this is a consumer group (KIP-848), or its members do not support the"
+    " 'range' assignor",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has reached group.max.size members",
     ErrorCode.FENCED_INSTANCE_ID: "another member has joined with the same instance id",
 }
@@ -91,7 +85,7 @@ class NativeGroupsApi:
         """Return the handlers by API."""
         return {
             JoinConsumerGroupRequest.api: self.join,
-            DescribeConsumerGroupsRequest.api: self.describe,
+            HeartbeatConsumerGroupRequest.api: self.heartbeat,
         }
 
     # -- joining --
@@ -131,12 +125,12 @@ class NativeGroupsApi:
             generation=joined.generation,
             member_id=joined.member_id,
             is_leader=joined.leader == joined.member_id,
-            partitions=_partitions_of(synced.assignment),
+            partitions=partitions_of(synced.assignment),
         )
 
     def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
         """Assign partitions to all members by `range`; empty for a follower, whose response lists no members."""
-        wanted = {member.member_id: _topics_of(member.metadata) for member in sorted(joined.members, key=_range_order)}
+        wanted = {member.member_id: topics_of(member.metadata) for member in sorted(joined.members, key=_range_order)}
         topics = {name: self._partitions.topic(name) for names in wanted.values() for name in names}
         counts = {name: topic.partitions for name, topic in topics.items() if topic is not None}
         return tuple(
@@ -151,59 +145,64 @@ class NativeGroupsApi:
         with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             await self._ask(joining.leave_request(), context)
 
-    # -- describing --
+    # -- consumer groups --
 
-    async def describe(
-        self, request: DescribeConsumerGroupsRequest, context: Context
-    ) -> DescribeConsumerGroupsResponse | ErrorResponse:
-        """Describe groups with decoded assignments, committed offsets and the logs' start and high watermark."""
-        described = await self._ask(DescribeGroupsRequest(groups=request.groups), context)
-        requested = tuple(OffsetFetchGroup(group=group) for group in request.groups)
-        fetched = await self._ask(OffsetFetchRequest(groups=requested), context)
-        pairs = zip(described.groups, fetched.groups, strict=True)
-        return DescribeConsumerGroupsResponse(groups=tuple(self._described(*pair) for pair in pairs))
-
-    def _described(self, group: DescribedGroup, offsets: FetchedOffsets) -> DescribedConsumerGroup:
-        members = tuple(
-            _consumer(member) if group.protocol_type == CONSUMER_PROTOCOL_TYPE else _member(member)
-            for member in group.members
-        )
-        return DescribedConsumerGroup(
-            group=group.group,
-            state=group.state,
-            protocol_type=group.protocol_type,
-            protocol=group.protocol,
-            members=members,
-            positions=self._positions(members, offsets.partitions),
-            error=group.error or offsets.error,
-            message=group.message or EXPLANATIONS.get(group.error),
+    async def heartbeat(
+        self, request: HeartbeatConsumerGroupRequest, context: Context
+    ) -> HeartbeatConsumerGroupResponse | ErrorResponse:
+        """Join a consumer group, keep a membership, or leave (ConsumerGroupHeartbeat with names of topics)."""
+        response: modern.ConsumerGroupHeartbeatResponse = await self._ask(self._by_id(request), context)
+        if response.error is not ErrorCode.NONE:
+            return ErrorResponse(error=response.error, message=response.message)
+        assignment = response.assignment
+        return HeartbeatConsumerGroupResponse(
+            member_epoch=response.member_epoch,
+            heartbeat_interval_ms=response.heartbeat_interval_ms,
+            partitions=None if assignment is None else self._by_name(assignment.partitions),
         )
 
-    def _positions(
-        self, members: Iterable[ConsumerGroupMember], offsets: Iterable[FetchedOffset]
-    ) -> tuple[GroupPosition, ...]:
-        owners = {(entry.topic, entry.partition): member.member_id for member in members for entry in member.partitions}
-        committed = {(entry.topic, entry.partition): entry for entry in offsets}
+    def _by_id(self, request: HeartbeatConsumerGroupRequest) -> modern.ConsumerGroupHeartbeatRequest:
+        """Return Kafka's request; a topic that does not exist is not held any more."""
+        joins = request.member_epoch == JOIN_EPOCH
+        owned: tuple[modern.TopicPartitions, ...] | None = None
+        if request.partitions is not None or joins:
+            by_topic: dict[bytes, list[int]] = {}
+            for entry in request.partitions or ():
+                topic = self._partitions.topic(entry.topic)
+                if topic is not None:
+                    by_topic.setdefault(topic.id.bytes, []).append(entry.partition)
+            owned = tuple(
+                [
+                    modern.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes))
+                    for topic_id, indexes in by_topic.items()
+                ]
+            )
+        timeout_ms = request.rebalance_timeout_ms
+        if timeout_ms is None:
+            timeout_ms = DEFAULT_REBALANCE_TIMEOUT_MS if joins else UNCHANGED_TIMEOUT_MS
+        return modern.ConsumerGroupHeartbeatRequest(
+            group=request.group,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack,
+            rebalance_timeout_ms=timeout_ms,
+            topics=request.topics,
+            regex=request.pattern,
+            assignor=request.assignor,
+            owned=owned,
+        )
+
+    def _by_name(self, assigned: Iterable[modern.TopicPartitions]) -> tuple[PartitionEntry, ...]:
+        """Return partitions by name, without those of topics that have been deleted meanwhile."""
+        named = [(self._partitions.topic_name(each.topic_id), each.partitions) for each in assigned]
         return tuple(
-            self._position(*topic_partition, owners.get(topic_partition), committed.get(topic_partition))
-            for topic_partition in sorted(owners.keys() | committed.keys())
-        )
-
-    def _position(
-        self, topic: str, index: int, member_id: str | None, committed: FetchedOffset | None
-    ) -> GroupPosition:
-        partition = self._partitions.get(topic, index)
-        position = GroupPosition(
-            topic=topic,
-            partition=index,
-            log_start_offset=NO_OFFSET if partition is None else partition.log.offsets.log_start_offset,
-            high_watermark=NO_OFFSET if partition is None else partition.log.offsets.high_watermark,
-            member_id=member_id,
-        )
-        if committed is None:
-            return position
-        return replace(
-            position, offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata
+            [
+                PartitionEntry(topic=topic, partition=index)
+                for topic, indexes in named
+                if topic is not None
+                for index in indexes
+            ]
         )
 
     async def _ask(self, request: Any, context: Context) -> Any:
@@ -264,7 +263,7 @@ def _range_order(member: JoinedMember) -> tuple[bool, str]:
     return (member.instance_id is None, member.instance_id or member.member_id)
 
 
-def _topics_of(metadata: bytes) -> tuple[str, ...]:
+def topics_of(metadata: bytes) -> tuple[str, ...]:
     """Return the topics of a member's subscription; none if its metadata is malformed."""
     try:
         return decode_subscription(metadata).topics
@@ -272,21 +271,9 @@ def _topics_of(metadata: bytes) -> tuple[str, ...]:
         return ()
 
 
-def _partitions_of(assignment: bytes) -> tuple[PartitionEntry, ...]:
+def partitions_of(assignment: bytes) -> tuple[PartitionEntry, ...]:
+    """Return the partitions of a member's assignment; none if it is malformed."""
     try:
         return decode_assignment(assignment).partitions
     except MalformedError:
         return ()
-
-
-def _consumer(member: DescribedMember) -> ConsumerGroupMember:
-    return replace(_member(member), topics=_topics_of(member.metadata), partitions=_partitions_of(member.assignment))
-
-
-def _member(member: DescribedMember) -> ConsumerGroupMember:
-    return ConsumerGroupMember(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-    )

@@ -1,6 +1,6 @@
 """Create and delete ACLs of the cluster, from any broker. Every call returns when this broker's image has the change.
 
-An ACL is written whatever the store has: its key follows from it, and both changes can be repeated. A change of more
+An ACL's key is derived from its content, so both changes are idempotent. A change of more
 ACLs than fit into one transaction is made in several, in order.
 """
 

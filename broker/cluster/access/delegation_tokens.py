@@ -52,7 +52,7 @@ async def delete_expired_tokens(node: StoreNode, every_s: float, clock_ms: Calla
         try:
             await delete_tokens(node, expired)
         except StoreError:
-            continue  # the store is away, which others report
+            continue  # the store is unavailable, which others report
 
 
 def _put(image: ClusterImage, token_id: str, token: DelegationToken) -> StoreTransaction:

@@ -5,11 +5,12 @@ from typing import TypeAlias
 
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.keys import encode, quotas_key
-from warmlog.broker.cluster.store import MAX_OPERATIONS, Compare, Delete, Operation, Put, StoreTransaction
+from warmlog.broker.cluster.store import Compare, Delete, Operation, Put, StoreTransaction
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import StoredQuotas
 from warmlog.broker.security.quotas.entities import QuotaEntity
 
+ENTITIES_PER_STEP = 100  # changed at once, within the store's limit
 QuotaChanges: TypeAlias = tuple[QuotaEntity, Mapping[str, float | None]]  # None removes a quota
 
 
@@ -18,8 +19,8 @@ async def change_quotas(node: StoreNode, changes: Sequence[QuotaChanges]) -> Non
 
     Changes of more entities than fit into one transaction are made in several, in order. Raises StoreError.
     """
-    for start in range(0, len(changes), MAX_OPERATIONS):
-        await _commit(node, changes[start : start + MAX_OPERATIONS])
+    for start in range(0, len(changes), ENTITIES_PER_STEP):
+        await _commit(node, changes[start : start + ENTITIES_PER_STEP])
 
 
 async def _commit(node: StoreNode, changes: Sequence[QuotaChanges]) -> None:

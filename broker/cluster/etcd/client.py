@@ -93,7 +93,7 @@ class GatewayClient:
         raise _no_answer(failures)
 
     async def _check_endpoints(self) -> None:
-        """Before the first call, greet all endpoints that can be reached, so that one of another store is found."""
+        """Before the first call, greet all endpoints that can be reached, so that one of another store is detected."""
         async with self._checking:
             if self._is_checked:
                 return

@@ -112,7 +112,7 @@ class LocalStore:
         return wish.result
 
     async def _commit_waiting(self) -> None:
-        """Commit what is waiting. Nobody is left behind: a cancelled caller's transaction is committed all the same."""
+        """Commit the waiting transactions, including those of cancelled callers."""
         wishes, self._waiting = self._waiting, []
         transactions = [wish.transaction for wish in wishes]
         try:

@@ -130,7 +130,7 @@ class StoreFile:
 
 
 class _Revisions(NamedTuple):
-    """Those that created a key, and wrote it last."""
+    """The revisions that created a key and wrote it last."""
 
     created: int
     written: int

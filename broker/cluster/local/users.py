@@ -17,7 +17,7 @@ from warmlog.broker.security.scram import ScramCredential
 
 
 class UserExistsError(Exception):
-    """The user is there already."""
+    """The user already exists."""
 
 
 def create_user(

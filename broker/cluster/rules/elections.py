@@ -37,7 +37,7 @@ class _Choice(NamedTuple):
 
 
 def needs_election(image: ClusterImage, state: PartitionState) -> bool:
-    """Return whether a partition has no leader that is alive and means to stay."""
+    """Return whether a partition lacks a leader that is alive and not draining."""
     return state.leader is None or not image.is_good(state.leader) or state.leader.broker in image.draining
 
 
@@ -56,7 +56,7 @@ def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member,
 
 
 def _registered(image: ClusterImage, brokers: Iterable[int]) -> list[Member]:
-    """Return the registrations of the live ones."""
+    """Return the registrations of the live brokers."""
     return [each for broker in brokers if (each := image.current(broker)) is not None]
 
 
@@ -99,9 +99,9 @@ def elect_preferred(image: ClusterImage, key: TopicIdPartition) -> Change | Refu
 
 
 def step_aside(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | Refusal:
-    """Leave the ISR, since this broker cannot append any more, and let another of its replicas lead if this one does.
+    """Leave the ISR, since this broker can no longer append. If it leads, elect another replica.
 
-    It has all records so far, and stays eligible as those do that lag.
+    It has all records so far, so it stays eligible like a replica that lags.
     """
     state = image.partitions.get(key)
     good = set() if state is None else good_in_sync(image, state)

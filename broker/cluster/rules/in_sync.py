@@ -54,7 +54,7 @@ def _objection(image: ClusterImage, state: PartitionState, member: Member, *, is
 
 
 def fence(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
-    """Take out of the ISR of a partition whose leader lives those whose registration has ended, or that drain."""
+    """Remove brokers that drain, or whose registration has ended, from an ISR whose leader is alive."""
     state = image.partitions[key]
     if state.leader is None or not image.is_good(state.leader):
         return Refusal("it has no leader")
@@ -69,7 +69,7 @@ def _stays(image: ClusterImage, member: Member) -> bool:
 
 
 def disown(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | Refusal:
-    """Take a replica that has lost its data, or its disk, out of ISR and ELR. It leads no more, until it is back.
+    """Remove a replica that has lost its data or its disk from ISR and ELR. It cannot lead before it is back.
 
     A leader epoch begins, even if another broker leads: what the leader knows of this replica's log is not true any
     more. Unless good copies remain, it stays eligible with an epoch that is never good: it may still be the longest.

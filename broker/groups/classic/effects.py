@@ -1,26 +1,13 @@
-"""The values that go into a group's state machine beside requests, and the effects that come out of it."""
+"""The effects that come out of a classic group, and the settings that it depends on."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from warmlog.broker.groups.classic.members import JoinParameters, Member, Waiter
-from warmlog.protocol.groups import GroupProtocol, JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from warmlog.broker.groups.automaton import Answer
+from warmlog.broker.groups.classic.members import JoinParameters, Member
+from warmlog.protocol.groups import GroupProtocol, JoinGroupRequest
 from warmlog.protocol.kafka.group_records import StoredGroup
-
-NEVER: Final = math.inf  # a deadline that does not exist
-
-
-class Instant(NamedTuple):
-    """The current time: seconds on the event loop's clock for deadlines, ms since the epoch for records."""
-
-    loop_s: float
-    wall_ms: int
-
-    def after_ms(self, delay_ms: float) -> float:
-        """Return the time on the event loop's clock after a delay."""
-        return self.loop_s + delay_ms / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,19 +16,6 @@ class Limits:
 
     max_size: int  # members (group.max.size)
     initial_rebalance_delay_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
-    """A joining client, as its connection knows it.
-
-    `holder`: whose share its memory counts in (`Holdings`). `new_id`: a unique suffix for the id of a new member.
-    """
-
-    client_id: str
-    host: str
-    holder: str
-    new_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +34,6 @@ class SavedParameters:
             rebalance_timeout_ms=parameters.rebalance_timeout_ms,
             session_timeout_ms=parameters.session_timeout_ms,
         )
-
-
-class Answer(NamedTuple):
-    """Effect: send a response to a waiting client."""
-
-    waiter: Waiter
-    response: JoinGroupResponse | SyncGroupResponse
 
 
 class Assigned(NamedTuple):
@@ -95,7 +62,7 @@ Purpose: TypeAlias = Assigned | Restarted | Emptied
 
 
 class Store(NamedTuple):
-    """Effect: write a record of the group, then call `Group.stored` with the purpose."""
+    """Effect: write a record of the group, then call `ClassicGroup.stored` with the purpose."""
 
     value: StoredGroup
     purpose: Purpose

@@ -59,6 +59,10 @@ class Generation:
     def begin_next(self) -> None:
         """Begin the next generation with the current members, and choose its protocol."""
         self.number += 1
+        self.choose_protocol()
+
+    def choose_protocol(self) -> None:
+        """Choose the protocol of the current members."""
         self.protocol_name = self.members.choose_protocol() if self.members else None
         self.subscribed_topics = self._topics()
 

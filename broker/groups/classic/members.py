@@ -13,12 +13,15 @@ Source: org.apache.kafka.coordinator.group.classic.ClassicGroup, ClassicGroupMem
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
+from warmlog.broker.groups.automaton import Waiter
 from warmlog.protocol.groups import GroupProtocol
 
-Waiter: TypeAlias = object  # the identity of a request that waits for a response
 MEMBER_BYTES = 1_000  # of a member in memory, without what it declares and its assignment
+# Characters of the client id or instance id used in a member id. Either may be as long as a Kafka string; a member id
+# derived from all of it could be neither sent nor stored, and its group would rebalance forever.
+MAX_ID_PREFIX = 249
 DISCONNECTED: Final[Waiter] = object()  # in place of a waiter whose client disconnected: the member has still joined
 
 
@@ -203,6 +206,11 @@ class Members:
             for member in self._by_id.values()
         )
         return votes.most_common(1)[0][0]
+
+
+def new_member_id(name: str, suffix: str) -> str:
+    """Return the id of a member that joins without one. `name`: its instance id or client id."""
+    return f"{name[:MAX_ID_PREFIX]}-{suffix}"
 
 
 def _size(member: Member) -> int:

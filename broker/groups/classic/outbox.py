@@ -1,7 +1,8 @@
 """The effects that a group has produced and its owner has not carried out yet."""
 
-from warmlog.broker.groups.classic.effects import Answer, Effect, Purpose, Store
-from warmlog.broker.groups.classic.members import DISCONNECTED, Member, Waiter
+from warmlog.broker.groups.automaton import Answer, Waiter
+from warmlog.broker.groups.classic.effects import Effect, Purpose, Store
+from warmlog.broker.groups.classic.members import DISCONNECTED, Member
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import JoinGroupResponse, SyncGroupResponse
 from warmlog.protocol.kafka.group_records import StoredGroup

@@ -24,7 +24,8 @@ GroupMetadataManager; KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-3
 from collections.abc import Mapping
 from typing import Self
 
-from warmlog.broker.groups.classic.effects import NEVER, Assigned, Emptied, Instant, Limits, Purpose
+from warmlog.broker.groups.automaton import NEVER, Instant
+from warmlog.broker.groups.classic.effects import Assigned, Emptied, Limits, Purpose
 from warmlog.broker.groups.classic.generation import Generation
 from warmlog.broker.groups.classic.members import Member, Members
 from warmlog.broker.groups.classic.outbox import Outbox
@@ -81,15 +82,29 @@ class Rebalance:
         A group with more members than `limits` allow is rebalanced at once, and the last to rejoin are refused. Raises
         MalformedError where the record names a member twice.
         """
+        rebalances = len(stored.members) > limits.max_size
+        rebalance = cls.resume(Generation.restore(stored), limits, outbox, now, rebalances=rebalances)
+        if not rebalances:
+            rebalance.state_since_ms = stored.state_since_ms
+        return rebalance
+
+    @classmethod
+    def resume(cls, generation: Generation, limits: Limits, outbox: Outbox, now: Instant, *, rebalances: bool) -> Self:
+        """Return a group whose members have what the generation assigns, and a new session each."""
         rebalance = cls(limits, outbox, now)
-        rebalance.generation = Generation.restore(stored)
-        rebalance.state = State.STABLE if stored.members else State.EMPTY
-        rebalance.state_since_ms = stored.state_since_ms
+        rebalance.generation = generation
+        rebalance.state = State.STABLE if generation.members else State.EMPTY
         for member in rebalance.members:
             rebalance.extend_session(member, now)
-        if len(rebalance.members) > limits.max_size:
+        if rebalances:
             rebalance.prepare(now)
         return rebalance
+
+    def interrupt(self, error: ErrorCode, now: Instant) -> None:
+        """Answer all pending requests with `error`. The members have to join again."""
+        for member in self.members:
+            self._outbox.fail(member, error, member_id=member.member_id)
+            self.extend_session(member, now)
 
     @property
     def members(self) -> Members:

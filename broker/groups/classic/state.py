@@ -1,9 +1,9 @@
-"""One consumer group as a state machine without a clock, an event loop or a disk.
+"""One group of the classic protocol as a state machine without a clock, an event loop or a disk.
 
-`Group` checks requests and applies them; `rebalance.py` holds the states, phases and deadlines. Time is passed in with
-every call (`Instant`). Responses and records to write come out as effects, which the caller takes with `take_effects`
-and carries out; after each `Store` it calls `stored` with the outcome. It also calls `expire` by `wake_at_s`, which is
-never later than the next deadline and sometimes earlier.
+`ClassicGroup` checks requests and applies them; `rebalance.py` holds the states, phases and deadlines. Time is passed
+in with every call (`Instant`). Responses and records to write come out as effects, which the caller takes with
+`take_effects` and carries out; after each `Store` it calls `stored` with the outcome. It also calls `expire` by
+`wake_at_s`, which is never later than the next deadline and sometimes earlier.
 
 Invariants:
 1. The generation only grows, by one at the end of each rebalance, and an assignment belongs to the generation in which
@@ -20,45 +20,36 @@ and KIP-814 (static members), KIP-389 (maximum size), KIP-394 (member id before 
 from collections.abc import Iterable, Mapping
 from typing import Self
 
-from warmlog.broker.groups.classic.effects import (
-    Assigned,
-    Client,
-    Effect,
-    Instant,
-    Limits,
-    Purpose,
-    Restarted,
-    SavedParameters,
-)
+from warmlog.broker.groups.automaton import Client, Instant, Waiter
+from warmlog.broker.groups.classic.effects import Assigned, Effect, Limits, Purpose, Restarted, SavedParameters
 from warmlog.broker.groups.classic.generation import Generation
-from warmlog.broker.groups.classic.members import DISCONNECTED, Member, Members, Waiter
+from warmlog.broker.groups.classic.members import DISCONNECTED, Member, Members, new_member_id
 from warmlog.broker.groups.classic.outbox import Outbox
 from warmlog.broker.groups.classic.rebalance import Rebalance, State
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     NO_MEMBER,
+    GroupType,
     JoinGroupRequest,
     JoinGroupResponse,
     LeavingMember,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from warmlog.protocol.kafka.group_records import StoredGroup
+from warmlog.protocol.kafka.group_records import NO_TIME, StoredGroup, encode_group_key
 
-# Characters of the client id or instance id used in a member id. Either may be as long as a Kafka string; a member id
-# derived from all of it could be neither sent nor stored, and its group would rebalance forever.
-MAX_ID_PREFIX = 249
 MAX_LOGGED = 200  # characters of a group's name
 
 
-class Group:
+class ClassicGroup:
     """One group. Not thread-safe: all calls come from the event loop."""
 
     def __init__(self, group_id: str, limits: Limits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
         self.owner = ""  # the holder that it counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
+        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by holder
+        self.replaced: list[tuple[bytes, None]] = []  # tombstones of a group of another kind, for its next record
         self._limits = limits
         self._outbox = Outbox()
         self._rebalance = Rebalance(limits, self._outbox, now)
@@ -72,6 +63,17 @@ class Group:
         group = cls(group_id, limits, now)
         group._rebalance = Rebalance.restore(stored, limits, group._outbox, now)
         return group
+
+    @classmethod
+    def resume(cls, group_id: str, generation: Generation, limits: Limits, now: Instant, *, rebalances: bool) -> Self:
+        """Return a group whose members have what the generation assigns, and a new session each."""
+        group = cls(group_id, limits, now)
+        group._rebalance = Rebalance.resume(generation, limits, group._outbox, now, rebalances=rebalances)
+        return group
+
+    def interrupt(self, error: ErrorCode, now: Instant) -> None:
+        """Answer all pending requests with `error`. The members have to join again."""
+        self._rebalance.interrupt(error, now)
 
     def take_effects(self) -> list[Effect]:
         """Return the effects since the last call, in the order in which to carry them out."""
@@ -88,6 +90,11 @@ class Group:
         return self._rebalance.state_since_ms
 
     @property
+    def protocol_type(self) -> str | None:
+        """The type of its members' protocols; None before it has had members."""
+        return self.generation.protocol_type
+
+    @property
     def generation(self) -> Generation:
         """The current generation; during the join phase, the one that is being replaced."""
         return self._rebalance.generation
@@ -98,6 +105,49 @@ class Group:
         return self._rebalance.members
 
     @property
+    def type(self) -> GroupType:
+        """The kind of group, as ListGroups has it."""
+        return GroupType.CLASSIC
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return self.state is State.EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is served no longer."""
+        return self.state is State.DEAD
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """The bytes that members hold, by holder (`Holdings`)."""
+        return self.members.held
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether a member subscribes to a topic, or might."""
+        return self.generation.is_subscribed(topic)
+
+    @property
+    def may_lose_offsets(self) -> bool:
+        """Whether offsets of topics without a subscription may be deleted."""
+        return self.is_empty or self.generation.is_consumer_group
+
+    @property
+    def offsets_expire_since_ms(self) -> int | None:
+        """The start of the offsets' retention in ms since the epoch, NO_TIME for each commit's own, None for never."""
+        if self.generation.protocol_type is None:
+            return NO_TIME
+        if self.is_empty:
+            return self.state_since_ms
+        knows_topics = self.generation.is_consumer_group and self.generation.subscribed_topics is not None
+        return NO_TIME if self.state is State.STABLE and knows_topics else None
+
+    def tombstones(self) -> list[tuple[bytes, None]]:
+        """Return the rows that delete its records."""
+        return [(encode_group_key(self.group_id), None)]
+
+    @property
     def completed_rebalances(self) -> int:
         """Rebalances that ended with an assignment, since the group was loaded."""
         return self._rebalance.completed
@@ -106,6 +156,11 @@ class Group:
     def pending_count(self) -> int:
         """Member ids that were handed out and not used to join yet."""
         return len(self._rebalance.pending_ids)
+
+    @property
+    def has_pending_members(self) -> bool:
+        """Whether a member id was handed out and not used to join yet."""
+        return bool(self._rebalance.pending_ids)
 
     @property
     def wake_at_s(self) -> float:
@@ -156,7 +211,7 @@ class Group:
 
     def _join_without_id(self, request: JoinGroupRequest, client: Client, waiter: Waiter, now: Instant) -> None:
         """Add a new member, hand out an id for it, or replace a static member that has restarted."""
-        new_id = _new_id(request, client)
+        new_id = new_member_id(request.instance_id or client.client_id, client.new_id)
         if request.instance_id is not None:
             old_id = self.members.static_id(request.instance_id)
             if old_id is not None:
@@ -229,7 +284,7 @@ class Group:
         member = self.members.get(old_id)
         assert member is not None, "an instance id maps to a member"
         self._outbox.fail(member, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
-        self._rebalance.rename(member, _new_id(request, client), now)
+        self._rebalance.rename(member, new_member_id(request.instance_id or client.client_id, client.new_id), now)
         before = SavedParameters.of(member)
         self._set_join_waiter(member, waiter)
         self.members.update(member, request, client.holder)
@@ -320,8 +375,7 @@ class Group:
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: Instant) -> ErrorCode:
         """Return whether offsets may be committed now, and extend the member's session.
 
-        A generation below 0 with no ids is a client that does not use group membership (a "simple" consumer or an
-        administrator); it may commit only while the group is empty.
+        A generation below 0 with no ids is a client without membership; it may commit only while the group is empty.
         """
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -394,8 +448,3 @@ class Group:
     def close(self, error: ErrorCode, now: Instant) -> None:
         """Enter Dead (the group is deleted, or the coordinator stops), and answer pending requests with `error`."""
         self._rebalance.close(error, now)
-
-
-def _new_id(request: JoinGroupRequest, client: Client) -> str:
-    """Return the id of a member that joins without one."""
-    return f"{(request.instance_id or client.client_id)[:MAX_ID_PREFIX]}-{client.new_id}"

@@ -33,7 +33,7 @@ class DirectoryEntry(NamedTuple):
 class IrregularFileError(OSError):
     """Something that is no regular file has the name of one: a directory, a FIFO, a socket, a device, a dangling link.
 
-    Somebody put it there; it says nothing about the disk.
+    It is a user's mistake, and no sign of a failed disk.
     """
 
     def __init__(self, path: str) -> None:

@@ -47,7 +47,7 @@ class Waiter(Protocol):
         """Note that the log start offset or the settings have changed."""
 
     def wake(self) -> None:
-        """Check again, after any other change."""
+        """Check again, after any other change. It may be dismissed within."""
 
 
 class WaitingFetches:
@@ -102,7 +102,7 @@ class WaitingFetches:
             before, was_stable = self._stable_end, self._was_stable
             self._remember_stable_end()
             has_moved, is_stable = self._stable_end > before, was_stable and self._was_stable
-            for waiter in self._committed:
+            for waiter in tuple(self._committed):
                 if is_stable:
                     waiter.grown(size)
                 elif has_moved:
@@ -134,7 +134,7 @@ class WaitingFetches:
         """Let every waiter check again."""
         self._remember_stable_end()  # it may have moved back
         for waiters in (self._waiters, self._committed, self._followers):
-            for waiter in waiters:
+            for waiter in tuple(waiters):
                 waiter.wake()
 
     def _remember_stable_end(self) -> None:

@@ -46,12 +46,12 @@ class Catalog:
     def __init__(self, node: StoreNode, topics: TopicMap) -> None:
         self._node = node
         self._map = topics
-        self._broker_changes = 0  # how often registrations have changed
+        self.broker_changes = 0  # how often registrations have changed
         node.on_change.append(self._follow)
 
     def _follow(self, _: ClusterImage, delta: ImageDelta) -> None:
         if delta.brokers:
-            self._broker_changes += 1
+            self.broker_changes += 1
 
     @property
     def _image(self) -> ClusterImage:
@@ -76,6 +76,10 @@ class Catalog:
         """Return the brokers that were alive and are not, unless they were unregistered."""
         image = self._image
         return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
+
+    def racks(self) -> Mapping[int, str]:
+        """Return the racks of the brokers that are alive and have one, by broker."""
+        return {broker: each.rack for broker, each in self._image.brokers.items() if each.rack is not None}
 
     def is_peer(self, client_id: str) -> bool:
         """Return whether a client id is that of another broker of the cluster."""
@@ -107,7 +111,7 @@ class Catalog:
         if self._node.is_alone:
             return self._own_epoch(topic, index)
         state = self._image.partitions.get(TopicIdPartition(topic.id, index))
-        return UNKNOWN_EPOCH if state is None else state.revision + self._broker_changes
+        return UNKNOWN_EPOCH if state is None else state.revision + self.broker_changes
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the brokers of a partition that exists.

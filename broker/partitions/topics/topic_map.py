@@ -1,6 +1,6 @@
 """The served topics by name and by id, with their partitions, including offline ones. Memory only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import trio
@@ -22,6 +22,7 @@ class TopicMap:
         self.local = self.partitions if leads_all else dict[TopicPartition, Partition]()  # those with a log here
         self.offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and the reason
         self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created; set afterwards
+        self.watchers: list[Callable[[str], None]] = []  # each is called with the name of a topic that has changed
         self._names: dict[bytes, str] = {}  # by id
         self._folded: dict[str, str] = {}  # topics by folded name
         self._deleted: dict[bytes, None] = {}  # ids, those deleted last at the end
@@ -60,6 +61,8 @@ class TopicMap:
         self.topics[topic.name] = topic
         self._names[topic.id.bytes] = topic.name
         self._folded[folded(topic.name)] = topic.name
+        for changed in self.watchers:
+            changed(topic.name)
 
     def _settle(self, topic: Topic) -> None:
         event = self.pending.pop(topic.name, None)
@@ -82,6 +85,8 @@ class TopicMap:
         self.topics.pop(topic.name, None)
         self._names.pop(topic.id.bytes, None)
         self._folded.pop(folded(topic.name), None)
+        for changed in self.watchers:
+            changed(topic.name)
 
     def take_out(self, topic: Topic) -> tuple[list[Partition], bool]:
         """Remove a topic; return its partitions, and whether others of it are offline."""

@@ -92,7 +92,7 @@ class Replica(Protocol):
 class FetchLimits:
     """Limits of one fetch; those of a partition are in `Replica.position`.
 
-    `patience_s`: how long a fetch may go on waiting after another partition was given to its fetcher.
+    `patience_s`: how long a fetch may continue to wait after another partition was given to its fetcher.
     """
 
     max_wait_ms: int = 500  # Kafka's replica.fetch.wait.max.ms
@@ -135,7 +135,7 @@ class Following:
 
 
 class GiveUp(Protocol):
-    """Ends the following of a partition whose replica does not want any more."""
+    """Ends the following of a partition at the wish of its replica."""
 
     def __call__(self, following: Following) -> None:
         """Do not fetch it any more."""

@@ -3,7 +3,7 @@
 Invariants:
 1. Only the replica appends to its log, and it takes one result of a fetch at a time.
 2. A truncation, or a restart of the log, is checkpointed before it begins, so that recovery finds a usable log.
-3. What a leader sends is checked before it is written. If it does not fit, nothing is written, and `problem` tells why.
+3. What a leader sends is checked before it is written. If it does not fit, nothing is written; see `problem`.
 """
 
 import logging
@@ -46,7 +46,7 @@ Checkpoint = Callable[[str], Awaitable[None]]
 
 
 class PartitionReplica:
-    """Copies one partition. `problem` tells why that does not go on, or is None."""
+    """Copies one partition. `problem`: why it cannot continue, or None."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class PartitionReplica:
         return Step.GO_ON
 
     def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
-        """Take over the leader's high watermark and log start offset, as far as the copy goes."""
+        """Adopt the leader's high watermark and log start offset, as far as the copy reaches."""
         if self.throttle is not None:
             self.throttle.count(len(fetched.records), is_held_up=not self._is_in_sync())
         log = self._partition.log

@@ -140,7 +140,7 @@ class PartitionLeader:
         self.check()
 
     def check(self) -> None:
-        """Look for followers to exclude or to let in.
+        """Check which followers have to leave the ISR, and which may join.
 
         Call it when brokers have changed, and at least every half `replica.lag.time.max.ms`.
         """

@@ -1,4 +1,4 @@
-"""How far the followers of a partition are, and what follows from it: the high watermark, and proposals of a new ISR.
+"""The progress of a partition's followers, and its results: the high watermark, and proposals of a new ISR.
 
 Pure: times are arguments, by one monotonic clock. One object lasts for one leader epoch.
 

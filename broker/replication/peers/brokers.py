@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class ClusterBrokers:
     """`Leaders` of this broker's cluster.
 
-    A broker to which a connection fails is suspected of being dead, and one that is silent of standing still.
+    A broker to which a connection fails is suspected of being dead, and one that is silent of hanging.
     """
 
     def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
@@ -105,9 +105,9 @@ class ClusterBrokers:
         return NO_TOPIC_ID if entry is None else entry.id.bytes
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Return what to do about an error: only the replica can cure OFFSET_OUT_OF_RANGE, the others pass by.
+        """Return what to do about an error: only the replica can cure OFFSET_OUT_OF_RANGE, the others are temporary.
 
-        What other metadata can cure, the image brings by itself.
+        Errors of outdated metadata end when the image advances.
         """
         if error in _UNAUTHORIZED and trio.current_time() >= self._warn_at:
             self._warn_at = trio.current_time() + WARN_S

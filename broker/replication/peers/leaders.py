@@ -1,4 +1,4 @@
-"""What a follower needs to know of leaders: a cluster's brokers, the leader of each partition, and connections."""
+"""The followers' view of leaders: a cluster's brokers, the leader of each partition, and connections."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, TypeVar
@@ -26,7 +26,7 @@ class Leaders(Protocol):
     on_change: list[Watcher]
 
     def identity(self) -> FetchingReplica:
-        """Return as whom to fetch."""
+        """Return the replica as which to fetch."""
 
     def leader_of(self, topic: str, partition: int) -> Leader | None:
         """Return the leader of a partition, None if it is not known."""

@@ -82,7 +82,7 @@ class Link:
             self._connection.close()
 
     def _pause(self, *, is_sound: bool) -> None:
-        """Postpone the next attempt; begin with a short pause after a connection that was of use."""
+        """Postpone the next attempt; begin with a short pause after a connection that answered."""
         if is_sound:
             self._delays = delays_s(self._random)
         self._not_before = trio.current_time() + next(self._delays)

@@ -22,10 +22,10 @@ class PeerSocket(Protocol):
     """One end of a connection. `close` makes calls that wait raise trio.ClosedResourceError, and later ones fail."""
 
     def send(self, data: memoryview) -> int:
-        """Send as much as there is room for at once, and return the number of bytes. Raises OSError."""
+        """Send what the send buffer can take, and return the number of bytes. Raises OSError."""
 
     async def until_writable(self) -> None:
-        """Wait for room."""
+        """Wait until the send buffer can take bytes."""
 
     async def recv(self, size: int) -> bytes:
         """Wait for bytes, and return up to `size`; nothing after the end. Raises OSError."""
@@ -45,7 +45,7 @@ async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> Pe
 
 
 class _TcpSocket:
-    """The real one."""
+    """A socket of the operating system."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -82,7 +82,7 @@ class _TcpSocket:
 
 
 class _TlsSocket:
-    """The same, encrypted. Brokers trust each other not to send records without data for ever."""
+    """The same with TLS. Brokers trust each other not to send TLS records without data for ever."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock

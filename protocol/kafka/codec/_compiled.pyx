@@ -166,6 +166,7 @@ cdef class ReadStep:
     cdef int slot
     cdef int element
     cdef bint nullable
+    cdef bint tagged
     cdef bint clamps
     cdef int size  # of a number that is taken as it is, else 0
     cdef object null
@@ -179,6 +180,7 @@ cdef class ReadStep:
         self.slot = slot
         self.element = step.element or 0
         self.nullable = step.nullable
+        self.tagged = step.tagged
         self.null = step.null
         self.clamps = step.convert is not_negative
         self.convert = None if self.clamps else step.convert
@@ -439,7 +441,7 @@ cdef object read_step(ReadStep step, Cursor *c):
         if step.nullable:
             need(c, 1)
             c.at += 1
-            if <int8_t>c.start[c.at - 1] < 0:
+            if <int8_t>c.start[c.at - 1] < step.tagged:
                 return step.null
         value = read_struct(step.of, c, NULL)
     else:
@@ -642,14 +644,22 @@ cdef class MessageReader:
         self.steps = ReadPlan(plan)
         self.flexible = plan.flexible
 
-    def read(self, frame, Py_ssize_t position=0, names=NO_NAMES, Py_ssize_t limit=NO_LIMIT):
-        """Read a message from `position` on; return it and where it ends."""
+    def read(
+        self,
+        frame,
+        Py_ssize_t position=0,
+        names=NO_NAMES,
+        Py_ssize_t limit=NO_LIMIT,
+        Py_ssize_t elements=MAX_ELEMENTS,
+    ):
+        """Read a message from `position` on; return it and where it ends. `elements`: how many its arrays may have."""
         cdef Py_buffer view
         cdef Cursor c
         PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
         try:
             set_up(&c, &view, frame, names, limit)
             c.at = position
+            c.elements_left = elements
             c.flexible = self.flexible
             return read_message(self.steps, &c), c.at
         finally:
@@ -834,6 +844,7 @@ cdef class Output:
     cdef Py_ssize_t max_size
     cdef bint flexible
     cdef bint is_limited
+    cdef bint cuts_text
     cdef Py_ssize_t work_left
     cdef int64_t throttle_ms
     cdef Py_ssize_t slices_size
@@ -937,7 +948,11 @@ cdef class Output:
         cdef const char *encoded = PyUnicode_AsUTF8AndSize(text, &size)
         if size >> TEXT_SHIFT:
             if size > MAX_STRING_BYTES:
-                refuse_text(size)
+                if not self.cuts_text:
+                    refuse_text(size)
+                size = MAX_STRING_BYTES
+                while <uint8_t>encoded[size] & 0xC0 == 0x80:
+                    size -= 1
             self.work(size >> TEXT_SHIFT)
         if self.flexible:
             self.uvarint(<uint64_t>size + 1)
@@ -1097,7 +1112,7 @@ cdef int write_step(WriteStep step, Output out, object owner, bint unknown) exce
         return 0
     value = value_of(step, out, owner)
     if value is None and step.nullable:
-        return out.null(code)
+        return out.byte(0) if code == STRUCT and step.tag >= 0 else out.null(code)
     if code == ERROR:
         if unknown:
             put_int16(out.reserve(2), UNKNOWN_TOPIC_ID)
@@ -1289,6 +1304,7 @@ cdef class ReplyEncoder:
             self.plans[kind] = plan
         out = Output()
         out.is_limited = limit != NO_LIMIT
+        out.cuts_text = True
         out.work_left = limit if out.is_limited else BREATH
         out.max_size = max(max_bytes, out.capacity)
         out.throttle_ms = throttle_ms

@@ -109,6 +109,14 @@ def refuse_size(max_bytes: int) -> NoReturn:
     raise ReplyTooLargeError(f"the reply takes more than {max_bytes} bytes: ask for less at once")
 
 
+def cut_text(encoded: bytes) -> bytes:
+    """Return as much of a text in UTF-8 as a string may have, without a part of a character at its end."""
+    size = MAX_STRING_BYTES
+    while encoded[size] & 0xC0 == 0x80:
+        size -= 1
+    return encoded[:size]
+
+
 def refuse_text(size: int) -> NoReturn:
     """Raise for text that cannot be written."""
     raise UnwritableError(f"a string of {size} bytes, more than {MAX_STRING_BYTES}")

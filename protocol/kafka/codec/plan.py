@@ -88,6 +88,7 @@ class ReadStep:
     only: Only | None = None
     of: "ReadPlan | None" = None  # STRUCT, FLAT, and the elements of an ARRAY of structs
     element: Code | None = None  # of an ARRAY of primitives
+    tagged: bool = False  # a struct with a tag is null by a count of 0, another one by the byte -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +182,7 @@ class _Resolver:
         """Resolve a struct."""
         plain, tagged = self._present(table)
         steps = tuple([self._read_step(each) for each in plain])
-        by_tag = {each.tag or 0: self._read_step(each) for each in tagged}
+        by_tag = {each.tag or 0: replace(self._read_step(each), tagged=True) for each in tagged}
         into = into if self._bound else None
         constants = self._constants(table, into, {*_arguments(steps), *inherited})
         for each, step in zip(tagged, by_tag.values(), strict=True):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sized
 from struct import Struct, error
 from typing import Any, NoReturn
 
-from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, InvalidRequestError, MalformedError
+from warmlog.protocol.kafka.codec.bounds import MAX_ELEMENTS, NO_LIMIT, InvalidRequestError, MalformedError
 from warmlog.protocol.kafka.codec.plan import ReadPlan, WritePlan
 from warmlog.protocol.kafka.codec.reader import FlexibleReader, Reader, _no_names
 from warmlog.protocol.kafka.codec.source import reader_source, writer_source
@@ -27,9 +27,11 @@ class MessageReader:
         position: int = 0,
         names: Callable[[bytes], str | None] = _no_names,
         limit: int = NO_LIMIT,
+        elements: int = MAX_ELEMENTS,
     ) -> tuple[Any, int]:
-        """Read a message from `position` on; return it and where it ends."""
+        """Read a message from `position` on; return it and where it ends. `elements`: how many its arrays may have."""
         reader = (FlexibleReader if self.plan.flexible else Reader)(frame, position, names, limit)
+        reader.elements_left = elements
         return self.run(reader), reader.position
 
 
@@ -106,7 +108,7 @@ class ReplyEncoder:
     """Writes replies with their headers.
 
     find(api, version) -> (writer, whether the header is flexible). A response of `failure_type` becomes what
-    api.failed(request, response) makes of it.
+    api.failed(request, response) makes of it. Text that is too long is cut: it is a message that quotes its request.
     """
 
     def __init__(self, find: Callable[[Any, int], Any], failure_type: type) -> None:
@@ -130,6 +132,8 @@ class ReplyEncoder:
         if type(response) is self._failure_type:
             response = api.failed(call.request, response)
         start = _REPLY_START.pack(0, call.correlation_id) + (b"\0" if is_flexible else b"")
-        writer = (FlexibleWriter if message.plan.flexible else Writer)(start, throttle_ms, limit, max_bytes)
+        writer = (FlexibleWriter if message.plan.flexible else Writer)(
+            start, throttle_ms, limit, max_bytes, cuts_text=True
+        )
         message.run(writer, response, call.request)
         return writer.finish_frame()

@@ -190,7 +190,7 @@ class _ReaderSource:
         if not step.nullable:
             out.line(f"{name} = {self._struct(step.of)}")
             return
-        with out.block(f"if r.fixed({out.layout('>b')})[0] < 0:"):
+        with out.block(f"if r.fixed({out.layout('>b')})[0] < {int(step.tagged)}:"):
             out.line(f"{name} = None")
         with out.block("else:"):
             out.line(f"{name} = {self._struct(step.of)}")
@@ -343,7 +343,8 @@ class _WriterSource:
             self._parts(step, name, owner, w)
             return
         with out.block(f"if {name} is None:"):
-            out.line(f"{w}.raw(b'\\xff')" if step.code is Code.STRUCT else f"{w}.length(-1)")
+            null = b"\xff" if step.tag is None else b"\0"
+            out.line(f"{w}.raw({null!r})" if step.code is Code.STRUCT else f"{w}.length(-1)")
         with out.block("else:"):
             if step.code is Code.STRUCT:
                 out.line(f"{w}.raw(b'\\x01')")

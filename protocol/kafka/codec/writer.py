@@ -21,6 +21,7 @@ from warmlog.protocol.kafka.codec.bounds import (
     NO_TOPIC_ID,
     TEXT_SHIFT,
     UnwritableError,
+    cut_text,
     refuse_size,
     refuse_text,
     refuse_work,
@@ -35,14 +36,24 @@ class Writer:
     """Writes one message of a classic version: bytes, and slices that stay as they were given.
 
     throttle_ms: the throttle time that a reply reports. limit: units of work after which LargeMessageError is raised.
-    max_bytes: of all but the slices, after which ReplyTooLargeError is.
+    max_bytes: of all but the slices, after which ReplyTooLargeError is. cuts_text: cut text of more than
+    MAX_STRING_BYTES, instead of raising UnwritableError.
     """
 
-    __slots__ = ("_bytes", "_max_bytes", "_pieces", "_pieces_bytes", "throttle_ms", "work_left")
+    __slots__ = ("_bytes", "_cuts_text", "_max_bytes", "_pieces", "_pieces_bytes", "throttle_ms", "work_left")
     flexible: ClassVar[bool] = False
 
-    def __init__(self, start: bytes, throttle_ms: int = 0, limit: int = NO_LIMIT, max_bytes: int = NO_LIMIT) -> None:
+    def __init__(
+        self,
+        start: bytes,
+        throttle_ms: int = 0,
+        limit: int = NO_LIMIT,
+        max_bytes: int = NO_LIMIT,
+        *,
+        cuts_text: bool = False,
+    ) -> None:
         self._bytes = bytearray(start)
+        self._cuts_text = cuts_text
         self._pieces: list[Any] = []  # bytes, slice, bytes, ...
         self.throttle_ms = throttle_ms
         self.work_left = limit
@@ -142,7 +153,9 @@ class Writer:
         size = len(encoded)
         if size >> TEXT_SHIFT:
             if size > MAX_STRING_BYTES:
-                refuse_text(size)
+                if not self._cuts_text:
+                    refuse_text(size)
+                encoded = cut_text(encoded)
             self.work(size >> TEXT_SHIFT)
         return encoded
 

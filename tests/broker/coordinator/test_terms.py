@@ -1,5 +1,6 @@
 """Partitions of a coordinator's topic are loaded when this broker begins to lead them, and given up at once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,24 @@ async def test_an_append_that_is_under_way_fails_when_the_term_ends(tmp_path: Pa
         await at_rest()
         assert one.reports == [(NOT_COORDINATOR, [])], "reported once, although it was written later"
         assert one.texts(1) == {one.name_in(1): "value"}
+
+
+async def test_an_append_that_is_refused_while_another_is_reported_is_reported_too(tmp_path: Path) -> None:
+    async with serving(tmp_path) as one:
+        partition, name = one.partition(1), one.name_in(1)
+        too_large = b"x" * partition.log.config.max_message_bytes
+
+        def stored(error: ErrorCode, offsets: Sequence[int]) -> None:
+            one.reports.append((error, [*offsets]))
+            one.append(1, value=too_large)
+
+        partition.appends.is_paused = True
+        one.runtime.append(one.shard(1).term, name, [(name.encode(), b"value")], stored)
+        partition.appends.is_paused = False
+        partition.appends.write_queued()
+        await at_rest()
+        assert one.reports == [(ErrorCode.NONE, [0]), (ErrorCode.UNKNOWN_SERVER_ERROR, [])]
+        assert not one.shard(1).term.unsettled
 
 
 async def test_an_append_of_an_earlier_term_is_not_written_in_a_later_one(tmp_path: Path) -> None:

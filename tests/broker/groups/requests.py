@@ -5,8 +5,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from warmlog.broker.groups.classic.effects import Answer, Client, Instant, Limits, Store
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.automaton import Answer, Client, Instant
+from warmlog.broker.groups.classic.effects import Limits, Store
+from warmlog.broker.groups.classic.state import ClassicGroup
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import (
     GroupProtocol,
@@ -50,7 +51,7 @@ class Driver:
 
     def __init__(self, *, max_size: int = 100, delay_ms: int = DELAY_MS) -> None:
         self.now = Instant(1000.0, 1_700_000_000_000)
-        self.group = Group("g", Limits(max_size=max_size, initial_rebalance_delay_ms=delay_ms), self.now)
+        self.group = ClassicGroup("g", Limits(max_size=max_size, initial_rebalance_delay_ms=delay_ms), self.now)
         self.answers: dict[int, JoinGroupResponse | SyncGroupResponse] = {}
         self.stores: list[Store] = []
         self.must_store = True  # immediately; otherwise `stores` collects the effects

@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.broker.groups.requests import DELAY_MS, join_request
+from tests.broker.share.memory_persister import MemoryPersister
 from tests.broker.stored_topics import NODE_ID, lone_node
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.groups.commits import Committer
@@ -87,8 +88,8 @@ class Serving:
     def heartbeat(self, joined: JoinGroupResponse, group: str = "g") -> ErrorCode:
         return self.service.coordinator.heartbeat(group, joined.member_id, None, joined.generation)
 
-    def leave(self, joined: JoinGroupResponse, group: str = "g") -> list[ErrorCode]:
-        return self.service.coordinator.leave(group, [LeavingMember(member_id=joined.member_id)])[1]
+    async def leave(self, joined: JoinGroupResponse, group: str = "g") -> list[ErrorCode]:
+        return (await self.service.coordinator.leave(group, [LeavingMember(member_id=joined.member_id)]))[1]
 
     async def member(self, group: str = "g", **fields: Any) -> JoinGroupResponse:
         """Join a group as its only member, and make it stable."""
@@ -151,7 +152,10 @@ async def serving(
             await partitions.open_all()
             for topic in topics:
                 await partitions.ensure(topic)
-            service = GroupService(partitions, writer, loaded, clock=clock, new_id=lambda: str(next(ids)))
+            persister = MemoryPersister()
+            service = GroupService(
+                partitions, writer, loaded, clock=clock, new_id=lambda: str(next(ids)), persister=persister
+            )
             await service.registry.runtime.ensure()
             async with trio.open_nursery() as running:
                 if isinstance(loop_clock, MockClock):

@@ -93,7 +93,7 @@ async def test_current_members_may_commit_and_former_ones_may_not(tmp_path: Path
         assert await group.commit(2) is ErrorCode.UNKNOWN_MEMBER_ID
         old = Committer(generation=0, member_id=joined.member_id, instance_id=None)
         assert await group.commit(2, committer=old) is ErrorCode.ILLEGAL_GENERATION
-        group.leave(joined)
+        await group.leave(joined)
         assert await group.commit(2, committer=as_member(joined)) is ErrorCode.UNKNOWN_MEMBER_ID
         held = group.committed()
         assert held is not None
@@ -171,7 +171,7 @@ async def test_offsets_of_an_empty_group_expire_and_the_group_with_them(tmp_path
     async with serving(tmp_path) as group:
         joined = await group.member()
         await group.commit(1, committer=as_member(joined))
-        group.leave(joined)
+        await group.leave(joined)
         await trio.sleep(RETENTION_S - CHECK_S + 1)
         assert group.committed() is not None
         await trio.sleep(2 * CHECK_S)
@@ -232,7 +232,7 @@ async def test_a_group_stays_if_its_tombstones_cannot_be_written(tmp_path: Path,
     async with serving(tmp_path) as group:
         await group.commit(1)
         group.disk.is_full = True
-        assert await group.service.commits.delete("g") is ErrorCode.NOT_COORDINATOR
+        assert await group.service.deletions.delete("g") is ErrorCode.NOT_COORDINATOR
         await trio.sleep(RETENTION_S + CHECK_S + 1)
         assert group.committed() is not None
         assert group.service.registry.get("g") is not None
@@ -327,15 +327,15 @@ async def test_the_coordinator_starts_empty_after_its_topic_was_deleted(tmp_path
 
 async def test_groups_without_members_can_be_deleted(tmp_path: Path, mock_clock: MockClock) -> None:
     async with serving(tmp_path) as group:
-        commits = group.service.commits
-        assert await commits.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+        deletions = group.service.deletions
+        assert await deletions.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
         joined = await group.member()
         await group.commit(1, committer=as_member(joined))
-        assert await commits.delete("g") is ErrorCode.NON_EMPTY_GROUP
-        group.leave(joined)
-        assert await commits.delete("g") is ErrorCode.NONE
+        assert await deletions.delete("g") is ErrorCode.NON_EMPTY_GROUP
+        await group.leave(joined)
+        assert await deletions.delete("g") is ErrorCode.NONE
         assert group.committed() is None
-        assert await commits.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
+        assert await deletions.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
     async with serving(tmp_path) as group:
         assert group.service.registry.get("g") is None
 
@@ -360,7 +360,7 @@ async def test_a_commit_in_progress_outlives_its_group(tmp_path: Path, mock_cloc
             with slow_disk(group):
                 nursery.start_soon(partial(group.commit, 9, topic="other"))
                 await wait_all_tasks_blocked()
-                nursery.start_soon(group.service.commits.delete, "g")
+                nursery.start_soon(group.service.deletions.delete, "g")
                 await wait_all_tasks_blocked()
         assert group.committed() is None
         assert group.committed(topic="other") is not None
@@ -388,7 +388,7 @@ async def test_pending_ids_still_expire_after_a_failed_deletion(tmp_path: Path, 
     async with serving(tmp_path) as group:
         assert (await group.join(requires_known_member=True)).error is ErrorCode.MEMBER_ID_REQUIRED
         group.disk.is_full = True
-        assert await group.service.commits.delete("g") is ErrorCode.NOT_COORDINATOR
+        assert await group.service.deletions.delete("g") is ErrorCode.NOT_COORDINATOR
         await trio.sleep(SESSION_MS / 1000 + 1)
         known = group.service.registry.get("g")
         assert known is not None
@@ -455,8 +455,8 @@ async def test_metrics_report_lag_and_states(tmp_path: Path, mock_clock: MockClo
 
         assert value("warmlog_group_lag", group="g", topic="orders") == 2
         assert value("warmlog_group_committed_offsets", group="g", topic="orders") == 1
-        assert value("warmlog_groups", state="Stable") == 1
-        assert value("warmlog_groups", state="Empty") == 0
+        assert value("warmlog_groups", type="classic", state="Stable") == 1
+        assert value("warmlog_groups", type="classic", state="Empty") == 0
         assert value("warmlog_group_rebalances_total") == 1
 
 

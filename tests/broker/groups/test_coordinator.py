@@ -120,7 +120,7 @@ async def test_heartbeats_do_not_add_timers(tmp_path: Path, mock_clock: MockCloc
             assert {group.heartbeat(each) for each in members} == {ErrorCode.NONE}
             assert len(timers._heap) <= 2
         for each in members:
-            group.leave(each)
+            await group.leave(each)
         await trio.sleep(100)
         assert not timers._heap, "an idle coordinator has no timer"
 
@@ -164,7 +164,7 @@ async def test_a_group_name_must_fit_into_a_record(tmp_path: Path, mock_clock: M
         assert joined.error is ErrorCode.INVALID_GROUP_ID
         assert (await group.sync(joined, name)).error is ErrorCode.INVALID_GROUP_ID
         assert group.heartbeat(joined, name) is ErrorCode.INVALID_GROUP_ID
-        assert group.service.coordinator.leave(name, [])[0] is ErrorCode.INVALID_GROUP_ID
+        assert (await group.service.coordinator.leave(name, []))[0] is ErrorCode.INVALID_GROUP_ID
 
 
 async def test_requests_for_a_missing_group_have_kafkas_errors(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -173,7 +173,7 @@ async def test_requests_for_a_missing_group_have_kafkas_errors(tmp_path: Path, m
         assert (await group.join(member_id="m")).error is ErrorCode.UNKNOWN_MEMBER_ID
         assert (await group.sync(nobody)).error is ErrorCode.UNKNOWN_MEMBER_ID
         assert group.heartbeat(nobody) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert group.leave(nobody) == [ErrorCode.UNKNOWN_MEMBER_ID]
+        assert await group.leave(nobody) == [ErrorCode.UNKNOWN_MEMBER_ID]
         described = group.service.coordinator.describe("g")
         assert (described.state, described.error) == (GroupState.DEAD, ErrorCode.GROUP_ID_NOT_FOUND)
 
@@ -232,9 +232,9 @@ async def test_a_group_is_not_served_until_it_is_loaded(tmp_path: Path, mock_clo
         assert group.heartbeat(joined) is ErrorCode.NONE, "a member is not expelled while its group is loaded"
         assert (await group.join()).error is loading
         assert (await group.sync(joined)).error is loading
-        assert group.leave(joined) == [loading]
+        assert await group.leave(joined) == [loading]
         assert await group.commit(1) is loading
-        assert await group.service.commits.delete("g") is loading
+        assert await group.service.deletions.delete("g") is loading
         assert group.service.coordinator.describe("g").error is loading
         assert group.service.registry.available_all() is loading
 

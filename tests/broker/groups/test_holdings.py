@@ -67,7 +67,7 @@ async def test_an_address_creates_groups_up_to_its_share_and_others_still_can(
         assert await broker.commit(1, "more", OTHER) is ErrorCode.NONE
         assert (await broker.join("others")).error is ErrorCode.NONE
         for number in range(count):
-            assert await broker.service.commits.delete(f"g{number}") is ErrorCode.NONE
+            assert await broker.service.deletions.delete(f"g{number}") is ErrorCode.NONE
         assert await broker.commit(1, "again", STRANGER) is ErrorCode.NONE
 
 
@@ -91,9 +91,9 @@ async def test_nothing_is_counted_when_all_is_gone(tmp_path: Path, mock_clock: M
         member = await broker.member(protocols=declared(5_000))
         await broker.commit(1, "h", STRANGER, metadata="text")
         assert held(broker) > 5_000
-        assert broker.leave(member) == [ErrorCode.NONE]
+        assert await broker.leave(member) == [ErrorCode.NONE]
         for name in ("g", "h"):
-            assert await broker.service.commits.delete(name) is ErrorCode.NONE
+            assert await broker.service.deletions.delete(name) is ErrorCode.NONE
         assert held(broker) == 0
         await broker.commit(1, "h", STRANGER, metadata="text")
         before = held(broker)

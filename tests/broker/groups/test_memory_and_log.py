@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from tests.broker.groups.serving import OUTSIDE, Serving, serving
+from tests.broker.share.memory_persister import MemoryPersister
 from warmlog.broker.coordinator.appends import LogProducer
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.service import GroupService
@@ -44,7 +45,7 @@ async def step(broker: Serving, random: Random, number: int, fault: str) -> None
         if commits.check_delete_offsets(group) is ErrorCode.NONE:
             await commits.delete_offsets(group, [(topic, 0)])
     elif verb == "delete group":
-        await commits.delete(group)
+        await broker.service.deletions.delete(group)
     elif verb == "fill disk":
         broker.disk.is_full = random.random() < 0.5
     else:
@@ -98,7 +99,12 @@ async def test_memory_is_what_the_log_says(tmp_path: Path, seed: int, fault: str
         broker.disk.is_full = False
         registry = broker.service.registry
         again = GroupService(
-            broker.partitions, broker.writer, registry.settings, clock=registry.clock, new_id=lambda: "new"
+            broker.partitions,
+            broker.writer,
+            registry.settings,
+            clock=registry.clock,
+            new_id=lambda: "new",
+            persister=MemoryPersister(),
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(again.registry.run)

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.broker.groups.requests import DELAY_MS, REBALANCE_MS, SESSION_MS, Driver, protocols, subscription
-from warmlog.broker.groups.classic.effects import NEVER, Instant, Limits
+from warmlog.broker.groups.automaton import NEVER, Instant
+from warmlog.broker.groups.classic.effects import Limits
 from warmlog.broker.groups.classic.rebalance import MAX_PENDING_IDS, NEW_MEMBER_JOIN_TIMEOUT_MS
-from warmlog.broker.groups.classic.state import Group
+from warmlog.broker.groups.classic.state import ClassicGroup
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupProtocol, GroupState
 from warmlog.protocol.kafka.codec.bounds import MalformedError
@@ -324,7 +325,7 @@ def test_the_last_members_of_an_oversized_restored_group_are_rejected() -> None:
         members=tuple(stored_member(name) for name in "abc"),
     )  # fmt: skip
     driver = Driver(max_size=2)
-    driver.group = Group.restore("g", stored, Limits(max_size=2, initial_rebalance_delay_ms=0), driver.now)
+    driver.group = ClassicGroup.restore("g", stored, Limits(max_size=2, initial_rebalance_delay_ms=0), driver.now)
     assert driver.group.state is GroupState.PREPARING_REBALANCE
     first, second, third = (driver.join(name) for name in "abc")
     assert driver.joined(third).error is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -335,7 +336,7 @@ def test_a_restored_group_continues_without_a_rebalance() -> None:
     driver = Driver()
     ids = driver.stable()
     stored = driver.group.generation.snapshot({each: each.encode() for each in ids}, driver.group.state_since_ms)
-    driver.group = Group.restore("g", stored, Limits(max_size=9, initial_rebalance_delay_ms=0), driver.now)
+    driver.group = ClassicGroup.restore("g", stored, Limits(max_size=9, initial_rebalance_delay_ms=0), driver.now)
     assert driver.group.state is GroupState.STABLE
     assert driver.group.generation.is_subscribed("orders")
     assert driver.heartbeat(ids[1]) is ErrorCode.NONE
@@ -349,7 +350,7 @@ def test_a_stored_group_with_a_duplicate_member_is_malformed() -> None:
         protocol_type="consumer", generation=1, protocol="range", leader="a", members=(stored_member("a"),) * 2
     )
     with pytest.raises(MalformedError):
-        Group.restore("g", stored, Limits(max_size=9, initial_rebalance_delay_ms=0), NOW)
+        ClassicGroup.restore("g", stored, Limits(max_size=9, initial_rebalance_delay_ms=0), NOW)
 
 
 def stored_member(member_id: str) -> StoredMember:

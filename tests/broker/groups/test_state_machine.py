@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.broker.groups.requests import REBALANCE_MS, SESSION_MS, Driver
-from warmlog.broker.groups.classic.effects import NEVER
+from warmlog.broker.groups.automaton import NEVER
 from warmlog.broker.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupState, JoinGroupResponse, SyncGroupResponse

@@ -90,7 +90,7 @@ async def test_a_group_that_reads_here_has_offsets_of_its_own(tmp_path: Path, mo
         member = await group.member()
         assert await copies.copy(GroupOffsets("g", (at(7),))) == {}
         assert group.committed(topic="copy") is None
-        assert group.leave(member) == [ErrorCode.NONE]
+        assert await group.leave(member) == [ErrorCode.NONE]
         assert await copies.copy(GroupOffsets("g", (at(7),))) == {}
         assert group.committed(topic="copy") is not None
 

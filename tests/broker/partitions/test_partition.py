@@ -268,6 +268,34 @@ async def test_a_waiter_is_woken_when_enough_bytes_have_come(tmp_path: Path) -> 
         made.partition.dismiss(waiter)
 
 
+class Leaving:
+    """A waiter that is dismissed as soon as it is woken, as a share-partition is that closes."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.is_woken = False
+
+    def grown(self, size: int) -> None:
+        """Nothing."""
+
+    def moved(self) -> None:
+        """Nothing."""
+
+    def wake(self) -> None:
+        self.is_woken = True
+        self.partition.dismiss(self)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_waiters_may_be_dismissed_while_all_are_woken(tmp_path: Path, committed: bool) -> None:
+    async with rig(tmp_path) as made:
+        waiters = [Leaving(made.partition) for _ in range(3)]
+        for waiter in waiters:
+            made.partition.enlist(waiter, committed=committed)
+        await made.partition.retire()
+        assert all(waiter.is_woken for waiter in waiters)
+
+
 async def test_a_damaged_index_is_rebuilt_and_then_the_reader_is_woken(tmp_path: Path) -> None:
     one = len(batch(b"x" * 100))
     async with rig(tmp_path, segment_bytes=one * 20, index_interval_bytes=one) as made:

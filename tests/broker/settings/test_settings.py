@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from warmlog.broker.settings.durability import durability_sentence
+from warmlog.broker.settings.documentation import durability_sentence
 from warmlog.broker.settings.listeners import advertised_addresses
 from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.mirrors import source_addresses

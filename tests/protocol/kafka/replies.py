@@ -63,6 +63,13 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields of a struct or a NamedTuple."""
+    if _is_struct(kind):
+        return {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return typing.get_type_hints(kind)
+
+
 def _value(kind: Any, name: str, source: random.Random) -> Any:
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
@@ -75,9 +82,8 @@ def _value(kind: Any, name: str, source: random.Random) -> Any:
         if arguments[-1] is Ellipsis:
             return tuple([_value(arguments[0], name, source) for _ in range(source.randrange(4))])
         return tuple([_value(one, name, source) for one in arguments])
-    if _is_struct(kind):
-        fields = msgspec.structs.fields(kind)
-        return kind(**{field.name: _value(field.type, field.name, source) for field in fields})
+    if _is_struct(kind) or (isinstance(kind, type) and issubclass(kind, tuple)):
+        return kind(**{name: _value(of, name, source) for name, of in _fields_of(kind).items()})
     return _plain(kind, name, source)
 
 
@@ -85,7 +91,7 @@ def _plain(kind: Any, name: str, source: random.Random) -> Any:
     if kind is type(None):
         return None
     if name == "records" or kind is bytes:
-        return source.randbytes(source.choice((0, 3, 200)))
+        return source.randbytes(16 if name == "topic_id" else source.choice((0, 3, 200)))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return source.choice(ERRORS if kind is ErrorCode else tuple(kind))
     if kind is str:

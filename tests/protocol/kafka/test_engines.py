@@ -26,6 +26,7 @@ from warmlog.protocol.kafka.api import APIS, Api, Codec, RefusedError
 from warmlog.protocol.kafka.codec.bounds import (
     CUT_BYTES,
     MAX_ELEMENTS,
+    MAX_STRING_BYTES,
     NO_LIMIT,
     LargeMessageError,
     MalformedError,
@@ -33,7 +34,13 @@ from warmlog.protocol.kafka.codec.bounds import (
 )
 from warmlog.protocol.kafka.codec.engine import ENGINE, PURE, Engine
 from warmlog.protocol.kafka.codec.schema import Struct
-from warmlog.protocol.response import ErrorResponse, ListedOffset, ListOffsetsResponse
+from warmlog.protocol.response import (
+    CreateTopicsResponse,
+    ErrorResponse,
+    ListedOffset,
+    ListOffsetsResponse,
+    TopicResult,
+)
 
 ENGINES = [PURE, ENGINE]
 pytestmark = pytest.mark.skipif(ENGINE is PURE, reason="the compiled engine is not built")
@@ -187,6 +194,24 @@ def test_a_reply_of_more_bytes_than_allowed_is_refused_and_a_long_one_is_cut(
     assert b"".join(fitting) == whole
     with pytest.raises(ReplyTooLargeError, match=f"more than {len(whole) - 1} bytes"):
         codec.encode(call, response, max_bytes=len(whole) - 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("text", ["x" * 40_000, "xé" + "é" * 20_000, "é" * 20_000, "xx" + "😀" * 9_000, "x" * 32_767])
+def test_messages_of_replies_are_cut_to_what_a_string_may_have(engine: Engine, version: int, text: str) -> None:
+    api = BY_NAME["CreateTopics"]
+    codec = Codec(names, engine)
+    values = with_defaults(TABLES["CreateTopicsRequest"], version, {"topics": ()})
+    call = codec.decode(frame(api, version, body("CreateTopicsRequest", api, version, values)))
+    result = TopicResult(name="t", error=ErrorCode.INVALID_REQUEST, message=text)
+    pieces: Any = codec.encode(call, CreateTopicsResponse(topics=(result,)))
+    cut = text.encode()[:MAX_STRING_BYTES].decode(errors="ignore")
+    assert len(text) >= len(cut) > 8_000
+    whole = b"".join(pieces)
+    at = whole.index(cut.encode())
+    assert int.from_bytes(whole[at - 2 : at]) == len(cut.encode())
+    assert at + len(cut.encode()) == len(whole)
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)

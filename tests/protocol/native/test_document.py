@@ -17,6 +17,7 @@ from warmlog.protocol.native import groups as native_groups
 from warmlog.protocol.native import login as native_login
 from warmlog.protocol.native import mirrors as native_mirrors
 from warmlog.protocol.native import producers as native_producers
+from warmlog.protocol.native import share as native_share
 from warmlog.protocol.native.codec import decode_request, decode_response, encode_request, encode_response
 from warmlog.protocol.native.messages import OPERATIONS, VERSIONS, Operation, ReceivedFetch
 from warmlog.protocol.request import ProduceRequest
@@ -35,6 +36,7 @@ MODULES = (
     native_login,
     native_mirrors,
     native_producers,
+    native_share,
 )
 # Values that the document describes outside of its tables.
 ELSEWHERE: dict[str, set[type]] = {
@@ -62,7 +64,15 @@ SCALARS: dict[type, set[str]] = {
     inspect.CustomType: {"bin"},
 }
 OPS = {operation.name: operation for operation in OPERATIONS}
-EXAMPLES = ["hello", "create_topics", "produce", "fetch", "join_consumer_group", "offset_commit"]
+EXAMPLES = [
+    "hello",
+    "create_topics",
+    "produce",
+    "fetch",
+    "join_consumer_group",
+    "heartbeat_consumer_group",
+    "offset_commit",
+]
 every_op = pytest.mark.parametrize("op", OPS)
 
 

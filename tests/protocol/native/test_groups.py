@@ -27,6 +27,7 @@ SIMPLE: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
     inspect.StrType: lambda _: st.text(max_size=8),
     inspect.BoolType: lambda _: st.booleans(),
     inspect.BytesType: lambda _: st.binary(max_size=8),
+    inspect.CustomType: lambda _: st.binary(max_size=8),  # records
     inspect.NoneType: lambda _: st.none(),
 }
 
@@ -38,6 +39,8 @@ def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
             return st.builds(cls, **{field.name: values(field.type) for field in fields})
         case inspect.VarTupleType(item_type=item):
             return st.lists(values(item), max_size=3).map(tuple)
+        case inspect.DictType(key_type=key, value_type=item):
+            return st.dictionaries(values(key), values(item), max_size=3)
         case inspect.UnionType(types=types):
             return st.one_of(*map(values, types))
         case inspect.EnumType(cls=cls):
@@ -51,6 +54,8 @@ def plain(value: Any) -> Any:
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, tuple):
         return [plain(one) for one in value]
+    if isinstance(value, memoryview):
+        return bytes(value)
     return value.value if isinstance(value, enum.Enum) else value
 
 
@@ -75,8 +80,11 @@ def test_replies_come_back_as_they_were_or_as_the_error_that_they_are(
     frame = b"".join(map(bytes, encode_response(7, response)))  # type: ignore[arg-type]
     assert msgpack.unpackb(frame[4:]) == {"id": 7, **plain(response)}
     error = getattr(response, "error", ErrorCode.NONE)
-    told = response if error is ErrorCode.NONE else ErrorResponse(error=error, message=response.message)
-    assert decode_response(frame[4:], operation.received) == (7, told)
+    expected = response if error is ErrorCode.NONE else ErrorResponse(error=error, message=response.message)
+    request_id, decoded = decode_response(frame[4:], operation.received)
+    assert request_id == 7
+    assert type(decoded) is (operation.received if error is ErrorCode.NONE else ErrorResponse)
+    assert plain(decoded) == plain(expected)
 
 
 def test_a_reply_with_an_error_of_its_own_is_an_error() -> None:

@@ -85,7 +85,7 @@ class DescribeTopicPartitionsResponse(Value, frozen=True, kw_only=True, gc=False
     next_cursor: TopicPartition | None = None
 
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__warmlog_audit"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__warmlog_audit"})
 
 _FIRST_WITH_ALL_AS_NULL = 1
 _FIRST_WITH_TOPIC_ID = 12

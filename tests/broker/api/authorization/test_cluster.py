@@ -91,6 +91,7 @@ def test_brokers_with_cluster_action_replicate_and_clients_have_their_rights(tmp
         for partition in range(3):
             transactional.produce("t", value=b"committed", partition=partition)
         transactional.commit_transaction(LIMIT_S)
+        transactional.close()  # else it connects to the cluster, and logs that, for as long as the run lasts
         consumer = Consumer({**client("bob"), "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["t"])
         found = consumer.consume(RECORDS + 3, LIMIT_S)

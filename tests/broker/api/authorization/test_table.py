@@ -27,6 +27,8 @@ UNSEEN = {
     "fetch": {"CLUSTER_ACTION"},
     "list_offsets": {"CLUSTER_ACTION"},
     "delete_topics": {"DESCRIBE"},
+    "share_group_heartbeat": {"DESCRIBE"},  # with a member id
+    "streams_group_heartbeat": {"DESCRIBE", "CREATE"},  # with a topology, and internal topics
 }
 
 

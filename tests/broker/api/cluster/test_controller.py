@@ -35,11 +35,13 @@ async def test_features_are_told_with_an_epoch_that_grows_with_the_metadata(
 ) -> None:
     asked = {"client_software_name": "test", "client_software_version": "1"}
     before = await client.ask("ApiVersions", version, **asked)
-    supported = [("metadata.version", METADATA_LEVEL, METADATA_LEVEL), ("transaction.version", 0, 2)]
-    if version < 4:
-        del supported[1]  # this version cannot name a feature that is supported from level 0 on
+    supported = [("metadata.version", METADATA_LEVEL, METADATA_LEVEL)]
+    if version >= 4:  # older ones cannot name a feature that is supported from level 0 on
+        supported += [("group.version", 0, 1), ("share.version", 0, 2), ("streams.version", 0, 1)]
+        supported += [("transaction.version", 0, 2)]
     assert ranges(before["supported_features"]) == supported
-    assert levels(before) == {"metadata.version": METADATA_LEVEL, "transaction.version": 2}
+    expected = {"group.version": 1, "share.version": 2, "streams.version": 1, "transaction.version": 2}
+    assert levels(before) == {"metadata.version": METADATA_LEVEL, **expected}
     await raw.create("orders")
     after = await client.ask("ApiVersions", version, **asked)
     assert after["finalized_features_epoch"] > before["finalized_features_epoch"] >= 0
@@ -89,7 +91,7 @@ async def updated(client: KafkaClient, version: int, *updates: tuple[str, int, i
 
 @pytest.mark.parametrize("version", range(3))
 async def test_features_that_have_their_level_already_are_left_alone(client: KafkaClient, version: int) -> None:
-    updates = [("metadata.version", METADATA_LEVEL, UPGRADE), ("group.version", 0, SAFE_DOWNGRADE)]
+    updates = [("metadata.version", METADATA_LEVEL, UPGRADE), ("group.version", 1, SAFE_DOWNGRADE)]
     reply = await updated(client, version, *updates)
     assert reply["error_code"] == ErrorCode.NONE
     assert [one["feature"] for one in reply["results"]] == ([name for name, _, _ in updates] if version < 2 else [])
@@ -102,7 +104,9 @@ async def test_features_that_have_their_level_already_are_left_alone(client: Kaf
         ("metadata.version", METADATA_LEVEL + 1, UPGRADE, "only supports versions 33-33"),
         ("metadata.version", 7, SAFE_DOWNGRADE, "only supports versions 33-33"),
         ("metadata.version", -1, UPGRADE, "cannot be less than 0"),
-        ("group.version", 1, UPGRADE, "does not support this feature"),
+        ("share.version", 3, UPGRADE, "only supports versions 0-2"),
+        ("streams.version", 2, UPGRADE, "only supports versions 0-1"),
+        ("group.version", 2, UPGRADE, "only supports versions 0-1"),
         ("no.such.version", 0, UPGRADE, "does not support this feature"),
         ("transaction.version", 3, UPGRADE, "only supports versions 0-2"),
         ("transaction.version", 1, UPGRADE, "Can't downgrade the version of this feature without"),

@@ -459,7 +459,7 @@ async def test_what_has_settings_is_listed_by_type(client: KafkaClient) -> None:
 
 KEPT = [
     (GROUP, "readers", "consumer.session.timeout.ms", "50000", 8),
-    (GROUP, "a/b", "share.auto.offset.reset", "earliest", 8),
+    (GROUP, "a/b", "streams.heartbeat.interval.ms", "6000", 8),
     (CLIENT_METRICS, "all", "interval.ms", "10000", 7),
     (BROKER, "", "num.io.threads", "16", 3),
     (BROKER, NODE, "num.io.threads", "16", 2),

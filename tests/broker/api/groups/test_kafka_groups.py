@@ -249,17 +249,3 @@ async def test_a_member_that_half_closes_is_answered_but_not_waited_for_without_
             await other.send("JoinGroup", **join_fields(told["member_id"]))  # waits until the first one joins again
             await other.stream.send_eof()
             assert await other.stream.receive_some() == b""
-
-
-@pytest.mark.parametrize("version", [0, 1])
-async def test_the_consumer_protocol_is_refused_with_a_message(tmp_path: Path, version: int) -> None:
-    async with serving(tmp_path) as (_, client):
-        told = await client.ask("ConsumerGroupHeartbeat", version, group_id="g", member_id="m", member_epoch=0)
-        assert told["error_code"] == ErrorCode.UNSUPPORTED_VERSION
-        assert "set group.protocol=classic" in told["error_message"]
-        assert told["assignment"] is None
-        described = await client.ask("ConsumerGroupDescribe", version, group_ids=["g", "h"])
-        assert [(each["group_id"], each["error_code"]) for each in described["groups"]] == [
-            ("g", ErrorCode.UNSUPPORTED_VERSION),
-            ("h", ErrorCode.UNSUPPORTED_VERSION),
-        ]

@@ -119,12 +119,14 @@ class CrashingDisk(Disk):
         self._names: dict[str, _Node] = {}
         self._directories = {str(root)}
         self._durable_directories = {str(root)}
-        for path in sorted(root.rglob("*")):
-            if path.is_dir():
-                self._directories.add(str(path))
-                self._durable_directories.add(str(path))
-            else:
-                self._names[str(path)] = _Node(durable=path.read_bytes())
+        for directory, _, files in os.walk(root):
+            self._directories.add(directory)
+            for name in files:
+                path = f"{directory}/{name}"
+                with open(path, "rb") as file:
+                    self._names[path] = _Node(durable=file.read())
+        self._names = dict(sorted(self._names.items()))  # a seed draws the same for the same files
+        self._durable_directories |= self._directories
         self._durable_names = dict(self._names)
         self._renamings: list[_Renaming] = []
 
@@ -144,7 +146,7 @@ class CrashingDisk(Disk):
         if self.gone:
             raise MachineGone
         number = len(self.steps)
-        self.steps.append((verb, os.path.basename(path)))
+        self.steps.append((verb, path.rpartition("/")[2]))
         if self._fault is None or self._fault[0] != number:
             return None
         fault = self._fault[1]
@@ -174,15 +176,15 @@ class CrashingDisk(Disk):
             counts[renaming.directory] -= 1
             if counts[renaming.directory] >= 0 if journal else random.random() < 0.5:
                 renaming.apply(names, directories)
+        length = len(str(self.root))
+        directories.discard(str(self.root))
         for directory in sorted(directories):
-            self._moved(directory, target).mkdir(exist_ok=True)
+            os.mkdir(f"{target}{directory[length:]}")
+        directories.add(str(self.root))
         for path, node in names.items():
-            moved = self._moved(path, target)
-            if moved.parent.exists():
-                moved.write_bytes(node.after_crash(random))
-
-    def _moved(self, path: str, target: Path) -> Path:
-        return target / Path(path).relative_to(self.root)
+            if path.rpartition("/")[0] in directories:
+                with open(f"{target}{path[length:]}", "wb", buffering=0) as file:
+                    file.write(node.after_crash(random))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

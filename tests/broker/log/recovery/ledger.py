@@ -5,6 +5,7 @@ A power cut may take nothing below what was flushed, and any tail of the rest. `
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -39,6 +40,11 @@ class Stored(NamedTuple):
 
 def stored(data: bytes, *, at_offset: int | None = None) -> list[Stored]:
     """The batches in `data`; with `at_offset`, as they will be once they are appended there."""
+    return list(_stored(data, at_offset))
+
+
+@lru_cache(256)  # a check reads each batch several times
+def _stored(data: bytes, at_offset: int | None) -> tuple[Stored, ...]:
     found = []
     for position, header in headers(data):
         raw = data[position : position + header.size]
@@ -55,7 +61,7 @@ def stored(data: bytes, *, at_offset: int | None = None) -> list[Stored]:
                 header.is_control, header.is_transactional,
             )
         )  # fmt: skip
-    return found
+    return tuple(found)
 
 
 def aborted_in(batches: Iterable[Stored]) -> dict[int, int]:

@@ -11,10 +11,11 @@ from tests.broker.kafka_client import kafka_client
 from warmlog.protocol.kafka.api import APIS, Api
 
 ANSWER_S = 30
-# Those that wait for others, or have no reply, where all fields are left at their defaults.
+# Those that wait for others, have no reply, or cannot be written where all fields are left at their defaults.
 GIVEN = {
     "Produce": {"acks": 1, "timeout_ms": 1000, "topic_data": ()},
     "JoinGroup": {"group_id": "g", "protocol_type": "consumer", "session_timeout_ms": 1},
+    "StreamsGroupTopologyDescriptionUpdate": {"topology_description": {"subtopologies": (), "global_stores": ()}},
 }
 
 

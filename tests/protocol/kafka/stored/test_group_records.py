@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from warmlog.protocol.kafka.group_records import (
     NO_TIME,
-    ForeignKey,
     GroupKey,
     OffsetAndMetadata,
     OffsetKey,
@@ -56,12 +55,6 @@ def test_keys_are_kafkas() -> None:
     (line,) = golden("GroupMetadataKey")
     assert decode_key(bytes.fromhex(line["bytes"])) == GroupKey(line["fields"]["group"])
     assert encode_group_key(line["fields"]["group"]).hex() == line["bytes"]
-
-
-@pytest.mark.parametrize("name", ["ConsumerGroupMetadataKey", "ConsumerGroupMemberMetadataKey"])
-def test_keys_of_the_newer_protocol_are_foreign(name: str) -> None:
-    (line,) = golden(name)
-    assert decode_key(bytes.fromhex(line["bytes"])) == ForeignKey(line["number"])
 
 
 def test_offsets_of_every_version_are_read() -> None:

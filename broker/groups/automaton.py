@@ -1,0 +1,43 @@
+"""What groups of all kinds take beside requests, and the effect that they have in common.
+
+A group is an automaton without a clock, an event loop or a disk: time is passed in, answers and records to write come
+out as effects.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+NEVER: Final = math.inf  # a deadline that does not exist
+Waiter: TypeAlias = object  # the identity of a request that waits for a response
+
+
+class Instant(NamedTuple):
+    """The current time: seconds on the event loop's clock for deadlines, ms since the epoch for records."""
+
+    loop_s: float
+    wall_ms: int
+
+    def after_ms(self, delay_ms: float) -> float:
+        """Return the time on the event loop's clock after a delay."""
+        return self.loop_s + delay_ms / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A joining client, as its connection knows it.
+
+    `holder`: whose share its memory counts in (`Holdings`). `new_id`: a unique suffix for the id of a new member.
+    """
+
+    client_id: str
+    host: str
+    holder: str
+    new_id: str
+
+
+class Answer(NamedTuple):
+    """Effect: send a response to a waiting client."""
+
+    waiter: Waiter
+    response: Any

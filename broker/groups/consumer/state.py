@@ -1,0 +1,380 @@
+"""One consumer group (KIP-848) as a state machine without a clock, an event loop or a disk.
+
+Members send heartbeats. Each of them may change the group in three steps: its subscription raises the group's epoch, a
+target assignment is computed for that epoch, and the member itself moves towards the target. Effects come out, which
+the caller takes with `take_effects` and carries out; it reports their outcome with `stored`, `assigned` and `resolved`.
+It also calls `expire` by `wake_at_s`, which is never later than the next deadline and sometimes earlier.
+
+Invariants:
+1. A partition is given to a member only when no other member has it or still has to give it up.
+2. What is stored changes only by `apply`: the state is the same after loading its records.
+3. An answer is sent when all changes that it is based on are stored; what could not be stored is undone.
+4. The epochs of the group and of its target only grow.
+
+Source: Kafka's GroupMetadataManager (4.4: consumerGroupHeartbeat, consumerGroupLeave, consumerGroupFenceMembers).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+
+from warmlog.broker.groups.automaton import Answer, Client, Instant, Waiter
+from warmlog.broker.groups.consumer import commits
+from warmlog.broker.groups.consumer.commits import CommitVerdict
+from warmlog.broker.groups.consumer.describing import described
+from warmlog.broker.groups.consumer.effects import ClassicMember, Effect, Row
+from warmlog.broker.groups.consumer.limits import ConsumerLimits
+from warmlog.broker.groups.consumer.members import classic, downgrading
+from warmlog.broker.groups.consumer.members.declarations import joined, left_for_restart, updated
+from warmlog.broker.groups.consumer.progress import Progress
+from warmlog.broker.groups.consumer.requests import (
+    Declaration,
+    check_member,
+    check_regex,
+    check_size,
+    refusal,
+)
+from warmlog.broker.groups.consumer.stored.group import StoredGroup
+from warmlog.broker.groups.modern.assignment import Assignment, Topics
+from warmlog.broker.groups.modern.refusals import JOIN, LEAVE, RefusedError, unknown_member
+from warmlog.broker.groups.modern.static_members import LEAVE_FOR_RESTART, check_instance
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import (
+    CONSUMER_PROTOCOL_TYPE,
+    ConsumerGroupState,
+    GroupType,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from warmlog.protocol.kafka.consumer_group_records import (
+    ConsumerGroupKey,
+    ConsumerGroupValue,
+    CurrentKey,
+    MemberMetadata,
+    encode_key,
+)
+from warmlog.protocol.kafka.group_records import NO_TIME
+from warmlog.protocol.kafka.messages.groups.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DescribedConsumerGroup,
+)
+
+MAX_LOGGED = 200  # characters of a group's name
+
+
+class ConsumerGroup:
+    """One group. Not thread-safe: all calls come from the event loop."""
+
+    def __init__(self, group_id: str, limits: ConsumerLimits, now: Instant) -> None:
+        """Create a group without members."""
+        self.group_id = group_id
+        self.owner = ""  # the holder that it counts for (`Holdings`)
+        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
+        self.replaced: list[tuple[bytes, None]] = []  # tombstones of a group of another kind, for its next record
+        self.sees: Callable[[str], bool] | None = None  # whether the last member may see a topic; None: all of them
+        self._group = StoredGroup(group_id)
+        self._progress = Progress(self._group, limits, now)
+        self._journal = self._progress.journal
+        self._sessions = self._progress.sessions
+        self._changes = self._progress.changes
+
+    def __str__(self) -> str:
+        return f"group {self.group_id[:MAX_LOGGED]!r}"
+
+    def take_effects(self) -> list[Effect]:
+        """Return the effects since the last call, in the order in which to carry them out."""
+        return self._journal.take()
+
+    def abandon(self) -> list[ConsumerGroupKey]:
+        """Drop what is to be stored of a group that could not be stored; return the keys that may be in the log."""
+        return self._journal.abandon()
+
+    def set_holder(self, member_id: str, holder: str) -> None:
+        """Count a member's memory for this holder from now on."""
+        self._group.set_holder(member_id, holder)
+
+    @property
+    def limits(self) -> ConsumerLimits:
+        """The settings of the group."""
+        return self._progress.limits
+
+    @limits.setter
+    def limits(self, limits: ConsumerLimits) -> None:
+        self._progress.limits = limits
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """The state, as Kafka's tools report it."""
+        return self._progress.state
+
+    @property
+    def state_since_ms(self) -> int:
+        """When the state was entered, in ms since the epoch."""
+        return self._progress.state_since_ms
+
+    @property
+    def epoch(self) -> int:
+        """The group's epoch, which rises when subscriptions or topics change."""
+        return self._group.epoch.epoch
+
+    @property
+    def assignment_epoch(self) -> int:
+        """The group's epoch that the target assignment was computed for."""
+        return self._group.target_epoch.epoch
+
+    @property
+    def members(self) -> Mapping[str, MemberMetadata]:
+        """The members by id, in the order in which they joined."""
+        return self._group.metadata
+
+    @property
+    def held(self) -> Counter[str]:
+        """The bytes of members, by holder."""
+        return self._group.memory.held
+
+    @property
+    def has_pending_members(self) -> bool:
+        """Whether a member id was handed out and not used to join yet: a heartbeat with an id joins at once."""
+        return False
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `expire` at the latest, on the event loop's clock."""
+        return self._sessions.wake_at_s
+
+    @property
+    def type(self) -> GroupType:
+        """The kind of group, as ListGroups has it."""
+        return GroupType.CONSUMER
+
+    @property
+    def protocol_type(self) -> str:
+        """The type of its members' protocols."""
+        return CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members."""
+        return self.state is ConsumerGroupState.EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is served no longer."""
+        return self._progress.is_dead
+
+    @property
+    def may_lose_offsets(self) -> bool:
+        """Whether offsets of topics without a subscription may be deleted."""
+        return True
+
+    @property
+    def offsets_expire_since_ms(self) -> int:
+        """The start of the offsets' retention: the time of each commit (NO_TIME)."""
+        return NO_TIME
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether a member subscribes to a topic, by name or by a regular expression."""
+        return topic in self._group.subscriptions
+
+    def rows(self) -> list[Row]:
+        """Return the records that describe the group."""
+        return list(self._group.rows())
+
+    def tombstones(self) -> list[tuple[bytes, None]]:
+        """Return the encoded records that delete the group."""
+        return [(encode_key(key), None) for key in self._group.record_keys()]
+
+    def described(self, topics: Topics) -> Generator[None, None, DescribedConsumerGroup]:
+        """Describe the group and its members."""
+        return described(self._group, self.state, self.limits.assignors, topics)
+
+    # -- heartbeats --
+
+    def heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: Client,
+        waiter: Waiter,
+        topics: Topics,
+        now: Instant,
+    ) -> None:
+        """Handle a heartbeat that `check_request` has accepted. `waiter` is answered by an effect, now or later."""
+        self._changes.topics = topics
+        try:
+            self._check_served()
+            if request.member_epoch in {LEAVE, LEAVE_FOR_RESTART}:
+                self._leave(request, waiter, now)
+            else:
+                self._progress.accept(self._declared(request, client, waiter), client.holder, now)
+        except RefusedError as refused:
+            self._journal.emit(refusal(waiter, request, refused))
+
+    def _check_served(self) -> None:
+        """Refuse a request to a group that is not served, or is about to be replaced. Raises RefusedError."""
+        if self._progress.is_dead:
+            raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is not available.")
+        if self._journal.is_downgrading:
+            raise RefusedError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "The group becomes a classic group.")
+
+    def _declared(self, request: ConsumerGroupHeartbeatRequest, client: Client, waiter: Waiter) -> Declaration:
+        """Check a heartbeat of a member that joins or stays. Raises RefusedError."""
+        group = self._group
+        check_size(group, request, self.limits.max_size)
+        member_id = request.member_id or client.new_id
+        check_member(group, request, member_id)
+        replaced = group.static.get(request.instance_id or "") if request.member_epoch == JOIN else None
+        known = group.metadata.get(replaced or member_id)
+        metadata = updated(known or joined(client), request, client)
+        if known is None or metadata.regex != known.regex:
+            check_regex(group, metadata.regex)
+        return Declaration(waiter, request, member_id, replaced, metadata, request.owned)
+
+    # -- leaving --
+
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, waiter: Waiter, now: Instant) -> None:
+        """Remove a member, or keep the partitions of a static one for its restart, until its session ends."""
+        group, member_id = self._group, request.member_id
+        if request.instance_id is not None:
+            check_instance(group.static, request.instance_id, member_id)
+        elif member_id not in group.metadata:
+            raise unknown_member(self.group_id, member_id)
+        response = ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch)
+        if request.instance_id is not None and request.member_epoch == LEAVE_FOR_RESTART:
+            self._journal.put(CurrentKey(self.group_id, member_id), left_for_restart(group.current(member_id)))
+            self._journal.commit(Answer(waiter, response))
+            self._progress.note_state(now)
+        else:
+            self._progress.remove([member_id], now, Answer(waiter, response))
+
+    def expire(self, now: Instant) -> None:
+        """Remove the members whose session is over, or that did not do in time what a rebalance needs."""
+        self._progress.expire(now)
+
+    # -- members of the classic protocol --
+
+    def upgrade(self, generation: int, members: Mapping[str, ClassicMember], topics: Topics, now: Instant) -> None:
+        """Take over the members of a classic group. Stored with the heartbeat that is to follow, or not at all."""
+        self._changes.take_over(generation, members, topics)
+        self._sessions.match(self.limits.session_timeout_ms, now)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a change is stored, or on its way."""
+        return self._group.has_epoch_record and not self._journal.row_count
+
+    def join(self, request: JoinGroupRequest, client: Client, waiter: Waiter, topics: Topics, now: Instant) -> None:
+        """Handle a JoinGroup."""
+        self._changes.topics = topics
+        try:
+            self._check_served()
+            declared = classic.declared(
+                self._group, request, client, waiter, topics=topics, max_size=self.limits.max_size
+            )
+        except RefusedError as refused:
+            self._journal.emit(refusal(waiter, request, refused))
+            return
+        downgrade = downgrading.replacing(self._group, declared, self.limits)
+        if downgrade is None:
+            self._progress.accept(declared, client.holder, now)
+            return
+        response = JoinGroupResponse(
+            generation=downgrade.generation,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_name=request.protocols[0].name,
+            member_id=declared.member_id,
+        )
+        self._progress.downgrade(downgrade, Answer(waiter, response))
+
+    def sync(self, request: SyncGroupRequest, waiter: Waiter, topics: Topics, now: Instant) -> None:
+        """Handle a SyncGroup of a member."""
+        try:
+            self._check_served()
+            response = classic.sync(self._group, self._sessions, request, topics, now)
+        except RefusedError as refused:
+            response = SyncGroupResponse(error=refused.error)
+        self._journal.commit(Answer(waiter, response))
+
+    def heartbeat_as_classic(self, member_id: str, instance_id: str | None, generation: int, now: Instant) -> ErrorCode:
+        """Extend the session of a member. REBALANCE_IN_PROGRESS asks it to join again."""
+        try:
+            self._check_served()
+            return classic.heartbeat(self._group, self._sessions, member_id, instance_id, generation, now=now)
+        except RefusedError as refused:
+            return refused.error
+
+    def leave(self, members: Iterable[LeavingMember], waiter: Waiter, now: Instant) -> None:
+        """Handle a LeaveGroup."""
+        try:
+            self._check_served()
+        except RefusedError as refused:
+            self._journal.emit(Answer(waiter, LeaveGroupResponse(error=refused.error)))
+            return
+        left, errors = classic.leaving(self._group, members)
+        results = tuple([LeftMember(member_id="", error=error) for error in errors])
+        self._progress.remove(left, now, Answer(waiter, LeaveGroupResponse(members=results)))
+
+    # -- outcomes of effects --
+
+    def apply(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        """Apply a record that was loaded. Raises TypeError if the value is not of the key's type."""
+        self._group.apply(key, value)
+
+    def loaded(self, topics: Topics, now: Instant) -> None:
+        """Begin to serve a group whose records have been applied: each member has one session timeout to show up."""
+        self._changes.topics = topics
+        self._progress.loaded(now)
+
+    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
+        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        self._progress.stored(ticket, error, now)
+
+    def assigned(
+        self, epoch: int, assignments: Mapping[str, Assignment] | None, now: Instant
+    ) -> Generator[None, None, None]:
+        """Store the target assignment that was computed for an epoch; None if that failed.
+
+        Yields between two pieces of it, at most 100 records each, so that effects are taken and other tasks run.
+        """
+        return self._progress.assigned(epoch, assignments, now)
+
+    def resolved(self, results: Mapping[str, tuple[str, ...]], version: int, now: Instant) -> None:
+        """Store the topics that regular expressions match, sorted, at a version of the metadata; empty if that failed.
+
+        The group's epoch rises if they are others than before.
+        """
+        self._progress.resolved(results, version, now)
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Note that topics were created, changed or deleted. What follows is decided at the next heartbeat."""
+        self._progress.topics_changed(names)
+
+    # -- offsets --
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, *, version: int | None = None
+    ) -> CommitVerdict:
+        """Return whether a member may commit offsets. `version`: of Kafka's OffsetCommit, None for other protocols."""
+        return commits.check_commit(self._group, member_id, instance_id, epoch, transactional=False, version=version)
+
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, epoch: int) -> CommitVerdict:
+        """Return whether a member may commit offsets in a transaction."""
+        return commits.check_commit(self._group, member_id, instance_id, epoch, transactional=True, version=None)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Return NONE, or why a member may not fetch committed offsets. None and -1: a client without membership."""
+        return commits.check_fetch(self._group, member_id, epoch)
+
+    # -- waiting clients --
+
+    def forget_waiter(self, waiter: Waiter, now: Instant) -> None:  # noqa: ARG002
+        """Drop the answer for a client that has disconnected. Its member stays."""
+        self._progress.forget_waiter(waiter)
+
+    def close(self, error: ErrorCode, now: Instant) -> None:
+        """Stop: answer all waiting clients with an error."""
+        self._progress.close(error, now)

@@ -1,0 +1,167 @@
+"""Progress of a group whose target assignment is computed in the background.
+
+Heartbeats wait for the assignment, which is stored in pieces. The rules of a kind of group are in its subclass.
+
+Source: Kafka's GroupMetadataManager (maybeUpdateTargetAssignment).
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from warmlog.broker.groups.automaton import Answer, Instant, Waiter
+from warmlog.broker.groups.modern.journal import Journal, Records
+from warmlog.broker.groups.modern.pace import Pace
+from warmlog.broker.groups.modern.refusals import RefusedError, unknown_member
+from warmlog.broker.groups.modern.target import Computed, Epochs, TargetComputation
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.consumer_group_records import TargetEpoch
+
+ROWS_PER_STORE = 100
+UNITS_PER_STEP = 1000  # of work on members' assignments, between two yields
+
+
+class Waiting(Protocol):
+    """A heartbeat that waits for the target assignment."""
+
+    @property
+    def waiter(self) -> Waiter:
+        """The request to answer."""
+
+    @property
+    def member_id(self) -> str:
+        """The id of the member that sent it."""
+
+
+class Group(Records[Any, Any], Epochs, Protocol):
+    """The state of a group, as its records describe it."""
+
+    @property
+    def group_id(self) -> str:
+        """Its name."""
+
+
+A = TypeVar("A", bound=Computed)
+H = TypeVar("H", bound=Waiting)
+
+
+class ModernProgress(ABC, Generic[A, H]):
+    """The changes of one group that are being made, and the heartbeats that wait for them."""
+
+    def __init__(self, group: Group, deletion: Sequence[type[Any]], now: Instant) -> None:
+        """Begin with a group without members. `deletion`: as for `Journal`."""
+        self.state_since_ms = now.wall_ms
+        self.journal: Journal[Any, Any] = Journal(group, deletion)
+        self.is_dead = False
+        self.parked: deque[H] = deque()  # until the target has been computed
+        self.target: TargetComputation[A] = TargetComputation(group)
+        self._of = group
+        self._last_state: Any = None
+
+    @property
+    @abstractmethod
+    def state(self) -> Any:
+        """The state, as Kafka's tools report it."""
+
+    @abstractmethod
+    def _targets(self, running: A, assignments: Mapping[str, Any]) -> Iterator[tuple[Any, Any, int]]:
+        """Yield the key of each member's target, its value (None if it is as before), and how much work it is."""
+
+    @abstractmethod
+    def _target_epoch_key(self) -> Any:
+        """Return the key of the epoch of the target assignment."""
+
+    @abstractmethod
+    def _respond(self, heartbeat: H, now: Instant) -> int:
+        """Move a member towards the target, and answer its heartbeat once that is stored. Returns how much work it was.
+
+        1 is about 1 us.
+        """
+
+    @abstractmethod
+    def _refusal(self, heartbeat: H, refused: RefusedError) -> Answer:
+        """Return the answer that refuses a heartbeat."""
+
+    def note_state(self, now: Instant) -> None:
+        """Note since when the group has been in its state."""
+        state = self.state
+        if state is not self._last_state:
+            self._last_state, self.state_since_ms = state, now.wall_ms
+
+    def park(self, heartbeat: H, computed: A) -> None:
+        """Let a heartbeat wait for the target assignment that is to be computed."""
+        self.journal.commit()
+        self.parked.append(heartbeat)
+        self.compute(computed)
+
+    def compute(self, computed: A) -> None:
+        """Begin to compute a target assignment."""
+        self.target.begin(computed)
+        self.journal.emit(computed)
+
+    def undone(self, error: ErrorCode) -> None:
+        """Discard the computation that runs, since changes that it was computed from could not be stored."""
+        if self.target.is_running:
+            self.target.invalidate()
+            self.fail_parked(error)
+
+    def assigned(self, epoch: int, assignments: Mapping[str, Any] | None, now: Instant) -> Generator[None, None, None]:
+        """Store the target assignment that was computed for an epoch; None if that failed.
+
+        Yields between two pieces of it, at most 100 records each, and between the answers of heartbeats that waited for
+        it, so that effects are taken and other tasks run.
+        """
+        pace = Pace(UNITS_PER_STEP)
+        if assignments is not None and self.target.is_expected(epoch):
+            assert self.target.running is not None, "an outcome belongs to a computation"
+            for key, value, units in self._targets(self.target.running, assignments):
+                if value is not None:
+                    self.journal.put(key, value)
+                if pace.due(1 + units) or self.journal.row_count >= ROWS_PER_STORE:
+                    self.journal.commit()
+                    yield
+                    if self.is_dead or not self.target.is_expected(epoch):
+                        break
+        is_expected = self.target.is_expected(epoch)
+        if self.is_dead or not self.target.is_running:
+            return
+        if not is_expected or assignments is None:
+            self.target.end()
+            self.journal.commit()
+            self.fail_parked(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        self.journal.put(self._target_epoch_key(), TargetEpoch(epoch=epoch, timestamp_ms=now.wall_ms))
+        yield from self._answer_parked(pace, now)
+        self.target.end()
+        self.journal.commit()
+        self.note_state(now)
+
+    def _answer_parked(self, pace: Pace, now: Instant) -> Generator[None, None, None]:
+        """Answer the heartbeats that waited for the target."""
+        while self.parked:
+            heartbeat = self.parked.popleft()
+            if heartbeat.member_id not in self._of.metadata:
+                refused = unknown_member(self._of.group_id, heartbeat.member_id)
+                self.journal.emit(self._refusal(heartbeat, refused))
+                continue
+            if pace.due(1 + self._respond(heartbeat, now)):
+                yield
+
+    def forget_waiter(self, waiter: Waiter) -> None:
+        """Drop the answer for a client that has disconnected. Its member stays."""
+        self.journal.forget(waiter)
+        self.parked = deque(heartbeat for heartbeat in self.parked if heartbeat.waiter is not waiter)
+
+    def fail_parked(self, error: ErrorCode) -> None:
+        """Answer the heartbeats that wait for the target with an error."""
+        parked, self.parked = self.parked, deque()
+        for heartbeat in parked:
+            refused = RefusedError(error, "The group has changed. Send the request again.")
+            self.journal.emit(self._refusal(heartbeat, refused))
+
+    def stop(self, error: ErrorCode) -> None:
+        """Answer all waiting clients with an error."""
+        self.is_dead = True
+        self.journal.fail(error)
+        self.fail_parked(error)
