@@ -32,7 +32,8 @@ only_on_warmlog = pytest.mark.skipif(bool(OTHER_BOOTSTRAP), reason="what real Ka
 NewTopicFactory = Callable[..., str]
 
 
-@pytest.fixture(scope="session")
+# Not for the whole run: tests of other files make calls of the process fail, which ends a broker that still runs in it.
+@pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
     """The address of the broker."""
     if OTHER_BOOTSTRAP:
@@ -54,9 +55,8 @@ def is_ours(record: logging.LogRecord) -> bool:
     return record.name.split(".")[0] == "warmlog"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def admin(bootstrap: str) -> AdminClient:
-    # It outlives its tests, and its thread writes to whichever test's standard error is there.
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 

@@ -16,7 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.clients.conftest import NewTopicFactory, only_on_warmlog
+from tests.clients.conftest import NewTopicFactory
 from tests.clients.libraries import Confluent, Row
 from tests.clients.waiting import LIMIT_S, until
 
@@ -286,14 +286,15 @@ def test_read_committed_reads_what_was_written_without_a_transaction(filled: str
     assert places(read(consumer, 10)) == rows_from(0, 0)
 
 
-@only_on_warmlog
-def test_the_consumer_protocol_fails_at_once_with_the_reason(filled: str, new_consumer: NewConsumer) -> None:
-    """If the API were missing, the library would retry for ever and report nothing."""
-    consumer = new_consumer(group_protocol="consumer")
+def test_the_consumer_protocol_shares_partitions_and_commits(filled: str, new_consumer: NewConsumer) -> None:
+    group = {"group_protocol": "consumer", "group_id": f"{filled}-consumers"}
+    consumer = new_consumer(**group, auto_offset_reset="earliest")
     consumer.subscribe([filled])
-    message = consumer.poll(LIMIT_S)
-    assert message is not None
-    error = message.error()
-    assert error is not None
-    assert error.name() == "_FATAL"
-    assert "API version not supported" in error.str()
+    read(consumer, 10)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    later = new_consumer(**group, auto_offset_reset="earliest")
+    later.subscribe([filled])
+    until(lambda: bool(later.assignment()), lambda: later.poll(0.1), "an assignment")
+    committed = later.committed(later.assignment(), timeout=LIMIT_S)
+    assert sum(each.offset for each in committed if each.offset > 0) == 10

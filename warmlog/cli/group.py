@@ -21,6 +21,7 @@ MEMBER_COLUMNS = (Column("member"), Column("instance"), Column("client"), Column
 GROUP_COLUMNS = (
     Column("group"),
     Column("state"),
+    Column("type"),
     Column("members", number=True),
     Column("partitions", number=True),
     Column("lag", number=True),
@@ -59,7 +60,9 @@ class Change(NamedTuple):
 def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
     """List groups.
 
-    States: Empty (no members), PreparingRebalance, CompletingRebalance (waiting for the assignment), Stable.
+    States: Empty (no members) and Stable; of type classic also PreparingRebalance and CompletingRebalance (waiting for
+    the assignment), of the types consumer (KIP-848) and streams (KIP-1071) Assigning (an assignment is being computed)
+    and Reconciling (members change over to it), of type streams NotReady (topics are missing).
     """
     groups = run_with_client(native, lambda client: client.list_groups(states=states))
     if as_json:
@@ -73,8 +76,8 @@ def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
                 }
             )
         return
-    columns = (Column("group"), Column("state"), Column("protocol type"))
-    print_table(columns, [(group.group, group.state, group.protocol_type) for group in groups])
+    columns = (Column("group"), Column("state"), Column("type"), Column("protocol type"))
+    print_table(columns, [(group.group, group.state, group.type, group.protocol_type) for group in groups])
 
 
 @click.command(short_help="Show members, offsets and lag of groups.")
@@ -90,28 +93,29 @@ def describe(groups: tuple[str, ...], describe_all: bool, native: str, as_json: 
     if bool(groups) == describe_all:
         raise click.UsageError("Give either GROUP... or --all.")
 
-    async def ask(client: "AsyncClient") -> tuple["DescribedConsumerGroup", ...]:
-        names = [group.group for group in await client.list_groups()] if describe_all else groups
-        return await client.describe_groups(*names)
+    async def ask(client: "AsyncClient") -> tuple[dict[str, str], tuple["DescribedConsumerGroup", ...]]:
+        types = {group.group: group.type for group in await client.list_groups()}
+        return types, await client.describe_groups(*(types if describe_all else groups))
 
-    described = run_with_client(native, ask)
+    types, described = run_with_client(native, ask)
     if as_json:
-        print_json(*map(description_json, described))
+        print_json(*[description_json(group) | {"type": types.get(group.group)} for group in described])
         return
     if describe_all:
-        print_table(GROUP_COLUMNS, [_group_row(group) for group in described])
+        print_table(GROUP_COLUMNS, [_group_row(group, types.get(group.group)) for group in described])
         return
     for number, group in enumerate(described):
         if number:
             print_line()
-        show_group(group)
+        show_group(group, types.get(group.group))
 
 
-def _group_row(group: "DescribedConsumerGroup") -> tuple[object, ...]:
+def _group_row(group: "DescribedConsumerGroup", kind: str | None) -> tuple[object, ...]:
     lag = total_lag(group)
     return (
         group.group,
         group.state,
+        kind,
         len(group.members),
         len(group.positions),
         "unknown" if lag is None else f"{lag:,}",
@@ -132,11 +136,11 @@ def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
     return form
 
 
-def show_group(group: "DescribedConsumerGroup") -> None:
-    """Print a description for people."""
+def show_group(group: "DescribedConsumerGroup", kind: str | None) -> None:
+    """Print a description for people. `kind`: classic or consumer, None if that is unknown."""
     lag = total_lag(group)
     print_line(
-        f"{group.group}: {group.state}, {counted(len(group.members), 'member')},"
+        f"{group.group}: {group.state}, {f'{kind}, ' if kind else ''}{counted(len(group.members), 'member')},"
         f" {counted(len(group.positions), 'partition')}, lag {'unknown' if lag is None else f'{lag:,}'}"
         + (f", assignor {group.protocol}" if group.protocol else "")
     )

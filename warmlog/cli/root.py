@@ -14,6 +14,7 @@ COMMANDS = {
     "produce": ("warmlog.cli.records.produce", "produce", "Send the lines of standard input to a topic."),
     "consume": ("warmlog.cli.records.consume", "consume", "Print the records of a topic."),
     "group": ("warmlog.cli.root", "group", "List, describe, reset and delete consumer groups."),
+    "share": ("warmlog.cli.root", "share", "Take jobs from queues; describe, reset and delete share groups."),
     "cluster": ("warmlog.cli.root", "cluster", "Describe the brokers of a cluster and their partitions."),
     "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers and disks; elect leaders."),
     "broker": ("warmlog.cli.root", "broker", "Show data directories; remove a broker that is gone."),
@@ -45,6 +46,19 @@ GROUP_COMMANDS = {
     "describe": ("warmlog.cli.group", "describe", "Show members, offsets and lag of groups."),
     "reset": ("warmlog.cli.group", "reset", "Reset the committed offsets of a group."),
     "delete": ("warmlog.cli.group", "delete", "Delete groups and their committed offsets."),
+}
+
+SHARE_COMMANDS = {
+    "consume": (
+        "warmlog.cli.share.consume",
+        "consume",
+        "Take jobs from a queue: print them, or run a program for each.",
+    ),
+    "describe": ("warmlog.cli.group", "describe", "Show members, start offsets and lag of groups."),
+    "reset": ("warmlog.cli.share.reset", "reset", "Set where a share group continues."),
+    "delete": ("warmlog.cli.group", "delete", "Delete groups and their state."),
+    "dead-letters": ("warmlog.cli.share.dead_letters", "show", "Show the dead letters in a topic."),
+    "redrive": ("warmlog.cli.share.dead_letters", "redrive", "Produce the records of dead letters again."),
 }
 
 CLUSTER_COMMANDS = {
@@ -143,6 +157,11 @@ LOG_COMMANDS = {
 PIPELINE_COMMANDS = {
     "count": ("warmlog.cli.pipeline.archive", "count", "Count records by batch headers alone."),
     "archive": ("warmlog.cli.pipeline.archive", "archive", "Write records to Parquet files, each record exactly once."),
+    "table": (
+        "warmlog.cli.pipeline.table",
+        "table",
+        "Copy a topic to a Delta or Iceberg table, exactly once.",
+    ),
     "replay": ("warmlog.cli.pipeline.replay", "replay", "Send the records of an archive or a topic to a topic."),
     "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset; compare an archive with the log."),
     "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Report what compaction would save."),
@@ -253,6 +272,9 @@ quota = LazyGroup(
 )
 records = LazyGroup(name="records", table=RECORDS_COMMANDS, help="Delete records of a partition before an offset.")
 group = LazyGroup(name="group", table=GROUP_COMMANDS, help="List, describe, reset and delete consumer groups.")
+share = LazyGroup(
+    name="share", table=SHARE_COMMANDS, help="Take jobs from queues; describe, reset and delete share groups."
+)
 tls = LazyGroup(name="tls", table=TLS_COMMANDS, help="Make certificates for encrypted connections.")
 transaction = LazyGroup(
     name="transaction", table=TRANSACTION_COMMANDS, help="List, describe and abort transactions; find hanging ones."

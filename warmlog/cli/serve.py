@@ -167,7 +167,7 @@ def serve_nodes(
     if data_dir is not None:
         warn_of_replaced_directory(settings, read_settings(config, None, assignments, is_secure=is_secure))
     with importing():
-        from warmlog.broker.settings.durability import durability_sentence
+        from warmlog.broker.settings.documentation import durability_sentence
         from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE
         from warmlog.cli.nodes import Node, Plan, run_nodes
 
@@ -288,7 +288,7 @@ def run_broker(
     """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
     with importing():
         from warmlog.broker.app import run
-        from warmlog.broker.settings.durability import durability_sentence
+        from warmlog.broker.settings.documentation import durability_sentence
         from warmlog.broker.start_errors import BrokenError, StartError
         from warmlog.protocol.records import codec
 

@@ -19,6 +19,7 @@ from warmlog.client.errors import (
     ConnectionLostError,
     GroupMovedOnError,
     GroupNotEmptyError,
+    JobLostError,
     OffsetOutOfRangeError,
     ProducerFencedError,
     RequestTimeoutError,
@@ -30,12 +31,16 @@ from warmlog.client.errors import (
 from warmlog.client.formats import BYTES, JSON, TEXT, Format, Serializer, TypedRecord
 from warmlog.client.groups.blocking_stream import BlockingGroupStream
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupRecordStream
-from warmlog.client.groups.member_options import Topics
+from warmlog.client.groups.member_options import GroupProtocol, Topics
 from warmlog.client.groups.rebalance_callbacks import RebalanceCallback
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery
 from warmlog.client.producing.producer import Message, PartitionSummary, Producible, Summary
 from warmlog.client.settings import Acks, Compression, Settings
+from warmlog.client.share.blocking_stream import BlockingJob, BlockingReceipt, BlockingShareStream
+from warmlog.client.share.job import Job, Receipt
+from warmlog.client.share.options import ShareStart
+from warmlog.client.share.stream import ShareStream
 from warmlog.client.tokens import ClientCredentials, TokenFile
 from warmlog.client.transactions.admin import OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
@@ -50,6 +55,9 @@ __all__ = [
     "BatchStream",
     "BlockingDelivery",
     "BlockingGroupStream",
+    "BlockingJob",
+    "BlockingReceipt",
+    "BlockingShareStream",
     "BlockingTransaction",
     "BrokerError",
     "BufferFullError",
@@ -65,8 +73,11 @@ __all__ = [
     "GroupBatchStream",
     "GroupMovedOnError",
     "GroupNotEmptyError",
+    "GroupProtocol",
     "GroupRecordStream",
     "IsolationName",
+    "Job",
+    "JobLostError",
     "Message",
     "OffsetOutOfRangeError",
     "OpenTransaction",
@@ -75,11 +86,14 @@ __all__ = [
     "ProducerFencedError",
     "Producible",
     "RebalanceCallback",
+    "Receipt",
     "RecordMetadata",
     "RecordStream",
     "RequestTimeoutError",
     "Serializer",
     "Settings",
+    "ShareStart",
+    "ShareStream",
     "Start",
     "Summary",
     "TokenFile",

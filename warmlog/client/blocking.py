@@ -31,6 +31,8 @@ from warmlog.client.producing.batches import RecordMetadata
 from warmlog.client.producing.handoff import BlockingDelivery, ClientThread, Handoff
 from warmlog.client.producing.producer import Content, GivenHeaders, Producible, Summary, Timestamp, content
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.share.blocking_stream import BlockingShareStream
+from warmlog.client.share.options import ShareStart
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction
 from warmlog.client.transactions.blocking import BlockingTransaction
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction
@@ -38,6 +40,7 @@ from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.groups import ListedGroup
 from warmlog.protocol.native.groups import DescribedConsumerGroup
 from warmlog.protocol.native.mirrors import DescribeMirrorResponse
+from warmlog.protocol.native.share import DEFAULT_MAX_RECORDS
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
 from warmlog.protocol.transactions import DescribedTransaction, ListedTransaction
@@ -258,6 +261,24 @@ class Client:
             if self._running is not None:  # else the client was closed first, and has closed the stream
                 self._portal.call(stream.close)
 
+    def share(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        start: ShareStart | None = None,
+        max_jobs: int = DEFAULT_MAX_RECORDS,
+        auto_accept: bool = False,
+        auto_create: bool = True,
+    ) -> BlockingShareStream:
+        """Take jobs from a queue: `with client.share("jobs", group="workers") as jobs: for job in jobs`.
+
+        Arguments as for `AsyncClient.share`.
+        """
+        names = topics if isinstance(topics, str) else tuple(topics)
+        share = partial(self._client.share, names, group=group, start=start, max_jobs=max_jobs, auto_create=auto_create)
+        return BlockingShareStream(self._portal.call(share), self._call, self._start, auto_accept=auto_accept)
+
     def offsets(self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None) -> dict[int, int]:
         """Return by partition the offset that a start stands for. See `AsyncClient.offsets`."""
         return self._call(self._client.offsets, topic, at, partitions=partitions)
@@ -348,6 +369,14 @@ class Client:
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's committed offsets. See `AsyncClient.delete_offsets`."""
         self._call(self._client.delete_offsets, group, partitions)
+
+    def alter_group(self, name: str, *, configs: Mapping[str, str | None]) -> None:
+        """Change settings of a group. See `AsyncClient.alter_group`."""
+        self._call(self._client.alter_group, name, configs=configs)
+
+    def reset_share_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Deliver records from these offsets on. See `AsyncClient.reset_share_group`."""
+        self._call(self._client.reset_share_group, group, offsets)
 
     # -- the client's thread --
 

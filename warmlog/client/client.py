@@ -1,7 +1,7 @@
 """The async client that users see: `connect` and `AsyncClient`."""
 
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any, Unpack, overload
@@ -9,14 +9,13 @@ from typing import Any, Unpack, overload
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from warmlog.client.admin.topics import TopicAdmin
+from warmlog.client.administration import Administration
 from warmlog.client.connection.background import BackgroundTasks
-from warmlog.client.connection.cluster import Cluster, Topic
+from warmlog.client.connection.cluster import Cluster
 from warmlog.client.consuming.record_stream import RecordStream
 from warmlog.client.consuming.stream import BatchStream
 from warmlog.client.consuming.subscription import ConsumeOptions, Start, make_subscription
 from warmlog.client.errors import ClosedError
-from warmlog.client.groups.admin import GroupAdmin
 from warmlog.client.groups.group_stream import GroupBatchStream, GroupReader, GroupRecordStream
 from warmlog.client.groups.member_options import GroupConsumeOptions, Topics, make_group_subscription, named
 from warmlog.client.groups.membership import Membership
@@ -33,14 +32,11 @@ from warmlog.client.producing.producer import (
     content,
 )
 from warmlog.client.settings import DEFAULT_ADDRESS, SettingNames, Settings, parse_bootstrap
+from warmlog.client.share.options import ShareStart, make_share_options
+from warmlog.client.share.stream import ShareStream
 from warmlog.client.transactions.admin import DEFAULT_MAX_TIMEOUT_S, OpenTransaction, TransactionAdmin
 from warmlog.client.transactions.transaction import DEFAULT_TIMEOUT_S, Transaction, TransactionalProducers
-from warmlog.protocol.explanation import Explanation
-from warmlog.protocol.groups import ListedGroup
-from warmlog.protocol.native.groups import DescribedConsumerGroup
-from warmlog.protocol.native.mirrors import DescribeMirrorResponse
-from warmlog.protocol.partitions import TopicPartition
-from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescription, TopicMetadata
+from warmlog.protocol.native.share import DEFAULT_MAX_RECORDS
 from warmlog.protocol.transactions import DescribedTransaction, ListedTransaction
 
 
@@ -90,7 +86,7 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-class AsyncClient:
+class AsyncClient(Administration):
     """The client that `connect` returns. Tasks of one event loop may share it."""
 
     def __init__(
@@ -101,15 +97,14 @@ class AsyncClient:
         settings: Settings,
         random: Random,
     ) -> None:
-        self._cluster = cluster
+        super().__init__(cluster)
         self._producer = producer
         self._transactions = transactions
         self._settings = settings
         self._random = random
-        self._topics = TopicAdmin(cluster)
-        self._groups = GroupAdmin(cluster)
         self._transaction_admin = TransactionAdmin(cluster)
         self._memberships: list[Membership] = []
+        self._share_streams: list[ShareStream] = []
 
     # -- producing --
 
@@ -272,12 +267,13 @@ class AsyncClient:
         `GroupStream`). `partitions` is not allowed then, and `out_of_range` defaults to an end. Further options:
         `auto_commit`: commit every `commit_interval_s`, before a rebalance and at the end; a record is processed when
         the next one is requested. Otherwise call the stream's `commit`.
-        `session_timeout_s`: a member without heartbeats for that long is removed.
+        `group_protocol`: "consumer" (KIP-848), "classic", or "auto": consumer unless the group has classic members.
+        `session_timeout_s`: a classic member without heartbeats for that long is removed; others by the broker's time.
         `rebalance_timeout_s`: how long one record may take during a rebalance.
         `instance_id`: makes this a static member, which gets its partitions back after a restart.
         `on_assigned`, `on_revoked`, `on_lost`: called between two steps with the (topic, partition) pairs that the
         member gets, is about to give up, and has lost to others already; functions or async functions. `on_revoked` may
-        commit, and is called for `on_lost` if that is not given. All partitions are given up in each rebalance.
+        commit, and is called for `on_lost` if that is not given. A classic member gives up all in each rebalance.
         `topics` may be a pattern, `re.compile("orders-.*")`, for the whole names of topics, which are looked up every
         `topics_interval_s`.
         """
@@ -316,6 +312,35 @@ class AsyncClient:
         self._memberships = [each for each in self._memberships if not each.has_ended] + [reader.membership]
         return reader
 
+    def share(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        start: ShareStart | None = None,
+        max_jobs: int = DEFAULT_MAX_RECORDS,
+        auto_accept: bool = False,
+        auto_create: bool = True,
+    ) -> ShareStream:
+        """Take jobs from a queue: `async with client.share("jobs", group="workers") as jobs: async for job in jobs`.
+
+        The members of a share group (KIP-932), of this protocol or Kafka's, get the records of its topics one by one,
+        however many partitions there are. Each is held until `job.accept()`, `release()` or `reject()`, or until its
+        lock expires; then it is delivered again, up to `group.share.delivery.count.limit` times. Use it inside
+        `async with`: leaving the block releases jobs that are not acknowledged, and leaves the group.
+        `start`: where a group that has not read a topic before begins, "beginning" or "end"; by default as set by
+        `share.auto.offset.reset`, which is the end unless it was changed.
+        `max_jobs`: to acquire at once from a broker; fewer are acquired if they are worked off slowly.
+        `auto_accept`: requesting the next job accepts the last one, unless it was acknowledged.
+        `auto_create`: whether to create a missing topic; otherwise the first step raises UnknownTopicError.
+
+        Steps raise WarmlogError; retriable errors are retried for `delivery_timeout_s`. Raises ValueError.
+        """
+        options = make_share_options(topics, group=group, start=start, max_jobs=max_jobs, auto_create=auto_create)
+        stream = ShareStream(self._cluster, self._settings, self._random, options, auto_accept=auto_accept)
+        self._share_streams = [each for each in self._share_streams if not each.has_ended] + [stream]
+        return stream
+
     async def leave_groups(self) -> None:
         """Leave all groups. Records taken last do not count as processed: the client cannot know."""
         for membership in self._memberships:
@@ -323,6 +348,8 @@ class AsyncClient:
         with anyio.CancelScope(shield=True):  # each has its own timeout
             for membership in self._memberships:
                 await membership.wait_ended()
+            for stream in self._share_streams:
+                await stream.aclose(is_good=False)
 
     async def offsets(
         self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None
@@ -336,108 +363,3 @@ class AsyncClient:
             options["partitions"] = partitions
         async with self.consume_batches(topic, at, **options) as stream:
             return {partition: offset for (_, partition), offset in stream.positions.items()}
-
-    # -- topics --
-
-    async def topic(self, name: str, *, auto_create: bool = True) -> Topic:
-        """Return the topic's id and leaders, creating the topic if allowed. Raises UnknownTopicError."""
-        return await self._cluster.topic(name, auto_create=auto_create)
-
-    async def metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:
-        """Return brokers and topics (None: all) as the broker reports them; a topic's error is in its entry."""
-        return await self._cluster.metadata(topics)
-
-    async def list_topics(self) -> tuple[TopicMetadata, ...]:
-        """Return all topics by name."""
-        return (await self._cluster.metadata()).topics
-
-    async def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = -1,
-        replication_factor: int | None = None,
-        configs: Mapping[str, str] | None = None,
-        validate_only: bool = False,
-        if_not_exists: bool = False,
-    ) -> CreatedTopic | None:
-        """Create a topic. Return None if it exists and `if_not_exists`.
-
-        `partitions` -1, `replication_factor` None: the broker's default. Raises TopicExistsError and other
-        BrokerErrors. After ConnectionLostError the topic may or may not exist.
-        """
-        return await self._topics.create(
-            name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            configs=configs or {},
-            validate_only=validate_only,
-            if_not_exists=if_not_exists,
-        )
-
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Raises UnknownTopicError and other BrokerErrors."""
-        await self._topics.delete(name)
-
-    async def alter_topic(
-        self, name: str, *, configs: Mapping[str, str | None] | None = None, partitions: int | None = None
-    ) -> None:
-        """Change settings (None resets to the default) or add partitions. Raises BrokerError."""
-        await self._topics.alter(name, configs=configs or {}, partitions=partitions)
-
-    async def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
-        """Return settings, offsets and segments, each partition as its leader has it.
-
-        Raises UnknownTopicError and other BrokerErrors.
-        """
-        return await self._topics.describe(names)
-
-    async def explain(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        offset: int | None = None,
-        timestamp: int | None = None,
-        plain: bool = False,
-    ) -> Explanation:
-        """Explain how the leader would serve a fetch from an offset or a time (ms), and which pages are resident there.
-
-        `plain`: also explain a plain binary search. Raises UnknownTopicError and other BrokerErrors.
-        """
-        return await self._topics.explain(topic, partition, offset=offset, timestamp=timestamp, plain=plain)
-
-    # -- mirrors --
-
-    async def describe_mirror(self) -> DescribeMirrorResponse:
-        """Return what the broker mirrors, and how far the copies are. Raises WarmlogError."""
-        return await self._topics.describe_mirror()
-
-    async def promote_topic(self, name: str) -> dict[int, int]:
-        """Stop mirroring a topic, and make it writable; return by partition where its own records begin.
-
-        Transactions that are open in it are aborted. Raises UnknownTopicError and other BrokerErrors.
-        """
-        return await self._topics.promote(name)
-
-    # -- groups --
-
-    async def list_groups(self, *, states: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
-        """Return groups by name, all or those in these states ("Stable", "Empty" ...)."""
-        return await self._groups.list(states)
-
-    async def describe_groups(self, *names: str) -> tuple[DescribedConsumerGroup, ...]:
-        """Return members, assignments, committed offsets and log end offsets. Raises UnknownGroupError."""
-        return await self._groups.describe(names)
-
-    async def delete_group(self, name: str) -> None:
-        """Delete a group without members, and its offsets. Raises UnknownGroupError, GroupNotEmptyError."""
-        await self._groups.delete(name)
-
-    async def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the committed offsets of a group without members, by (topic, partition). Raises WarmlogError."""
-        await self._groups.commit(group, offsets)
-
-    async def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Delete a group's committed offsets, in topics that no member is subscribed to. Raises WarmlogError."""
-        await self._groups.delete_offsets(group, partitions)

@@ -28,6 +28,9 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
     }
 )
 
@@ -114,6 +117,10 @@ class UnknownGroupError(BrokerError):
     """The group does not exist."""
 
 
+class JobLostError(BrokerError):
+    """The member does not hold the record any more: its lock has expired, and it is delivered again."""
+
+
 class OffsetOutOfRangeError(BrokerError):
     """The requested offset does not exist; those from `log_start_offset` to `high_watermark` do."""
 
@@ -130,10 +137,13 @@ _CLASSES: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.ILLEGAL_GENERATION: GroupMovedOnError,
     ErrorCode.REBALANCE_IN_PROGRESS: GroupMovedOnError,
     ErrorCode.FENCED_INSTANCE_ID: GroupMovedOnError,
+    ErrorCode.FENCED_MEMBER_EPOCH: GroupMovedOnError,
+    ErrorCode.STALE_MEMBER_EPOCH: GroupMovedOnError,
     ErrorCode.PRODUCER_FENCED: ProducerFencedError,
     ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFencedError,
     ErrorCode.NON_EMPTY_GROUP: GroupNotEmptyError,
     ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroupError,
+    ErrorCode.INVALID_RECORD_STATE: JobLostError,
 }
 # Used where the broker sends a code without a message.
 _DEFAULT_MESSAGES = {
@@ -141,10 +151,14 @@ _DEFAULT_MESSAGES = {
     ErrorCode.ILLEGAL_GENERATION: "the group rebalanced without this member",
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing",
     ErrorCode.FENCED_INSTANCE_ID: "another member with the same group.instance.id has replaced this one",
+    ErrorCode.FENCED_MEMBER_EPOCH: "the group rebalanced without this member",
+    ErrorCode.STALE_MEMBER_EPOCH: "the group has assigned the partition to another member",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "another member with the same group.instance.id has not left yet",
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
     ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group has members subscribed to the topic",
     ErrorCode.INVALID_GROUP_ID: "invalid group name",
+    ErrorCode.INVALID_RECORD_STATE: "the member does not hold the record: its lock has expired",
     ErrorCode.PRODUCER_FENCED: "another client has begun to use the transactional id",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another client has begun to use the transactional id",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id has expired or belongs to another producer id",

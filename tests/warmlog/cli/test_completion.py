@@ -31,6 +31,7 @@ def test_the_script_of_each_shell_calls_the_command(shell: str) -> None:
                 "produce",
                 "consume",
                 "group",
+                "share",
                 "cluster",
                 "user",
                 "mirror",

@@ -45,6 +45,15 @@ def test_printed_records_are_committed(run: Run, topic: str) -> None:
     assert run("consume", topic, "--group", topic, "--until-end").out == b"more\n"
 
 
+def test_an_empty_group_takes_members_of_either_protocol(run: Run, topic: str) -> None:
+    for protocol in ("consumer", "classic", "auto"):
+        run("produce", topic, "--partition", 1, stdin=protocol.encode())
+        done = run("consume", topic, "--group", topic, "--until-end", "--group-protocol", protocol)
+        assert done.out.split()[-1] == protocol.encode()
+        (form,) = run("group", "describe", topic, "--json").json()
+        assert (form["type"], form["lag"]) == ("classic" if protocol == "classic" else "consumer", 0)
+
+
 def test_after_a_count_the_group_continues_with_the_next_record(run: Run, topic: str) -> None:
     run("group", "reset", topic, "--to", "beginning", "--topic", topic, "--partition", 1)
     first = run("consume", topic, "--group", topic, "--from", "end", "--count", 2, "--json").json()
@@ -69,7 +78,7 @@ def test_ctrl_c_commits_everything_printed(run: Run, start: Start, topic: str) -
 def test_groups_are_listed(run: Run, topic: str) -> None:
     run("group", "reset", topic, "--to", 1, "--topic", topic)
     rows = [line.split() for line in run("group", "list").out.splitlines()]
-    assert rows[0] == [b"group", b"state", b"protocol-type"]
+    assert rows[0] == [b"group", b"state", b"type", b"protocol-type"]
     assert [topic.encode(), b"Empty"] in [row[:2] for row in rows]
     listed = {form["group"]: form for form in run("group", "list", "--json").json()}
     assert listed[topic] == {"group": topic, "state": "Empty", "protocol_type": "", "type": "classic"}
@@ -80,7 +89,7 @@ def test_describe_shows_members_offsets_and_lag(run: Run, broker: Broker, topic:
     run("group", "reset", topic, "--to", 2, "--topic", topic, "--partition", 0)
     with Client(broker.native, client="reader") as client, client.consume(topic, group=topic, auto_commit=False):
         lines = run("group", "describe", topic).out.decode().splitlines()
-    assert lines[0] == f"{topic}: Stable, 1 member, 2 partitions, lag 3, assignor range"
+    assert lines[0] == f"{topic}: Stable, consumer, 1 member, 2 partitions, lag 3, assignor uniform"
     member = lines[lines.index("") + 2].split()
     assert member[1:] == ["reader", "/127.0.0.1", f"{topic}-0", f"{topic}-1"]
     titles = next(line for line in lines if line.startswith("topic"))
@@ -199,7 +208,7 @@ def test_json_is_one_object_per_group(run: Run, topic: str) -> None:
     run("group", "reset", topic, "--to", 1, "--topic", topic, "--partition", 1)
     (line,) = run("group", "describe", topic, "--json").out.splitlines()
     form = json.loads(line)
-    assert form.keys() == {"group", "state", "protocol_type", "protocol", "members", "positions", "lag"}
+    assert form.keys() == {"group", "state", "type", "protocol_type", "protocol", "members", "positions", "lag"}
     assert form["lag"] == 2
     assert form["positions"] == [
         {
@@ -213,8 +222,8 @@ def test_all_groups_are_described_in_a_line_each(run: Run, topic: str) -> None:
     run("consume", topic, "--group", topic, "--until-end")
     run("produce", topic, "--partition", 1, stdin=b"a\nb\n")
     rows = [line.split() for line in run("group", "describe", "--all").out.splitlines()]
-    assert rows[0] == [b"group", b"state", b"members", b"partitions", b"lag"]
-    assert [topic.encode(), b"Empty", b"0", b"2", b"2"] in rows
+    assert rows[0] == [b"group", b"state", b"type", b"members", b"partitions", b"lag"]
+    assert [topic.encode(), b"Empty", b"consumer", b"0", b"2", b"2"] in rows
     lags = {form["group"]: form["lag"] for form in run("group", "describe", "--all", "--json").json()}
     assert lags[topic] == 2
     for arguments in ((), (topic, "--all")):

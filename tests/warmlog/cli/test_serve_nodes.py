@@ -23,7 +23,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from interop.ports import free_ports
 from tests.broker.cluster.certificates import Authority
-from tests.clients.waiting import until
+from tests.clients.waiting import until, until_ended
 from tests.interop.storage.mirroring import Served
 from warmlog import Client
 from warmlog.broker.cluster.local import STORE
@@ -176,16 +176,14 @@ def test_nodes_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     with nodes(tmp_path / "data", 2) as running:
         children = [running.node(number) for number in (1, 2)]
         running.process.kill()
-        while any(map(is_running, children)):
-            pass
+        until_ended(*children, limit_s=LIMIT_S)
 
 
 def test_a_stop_after_a_kill_leaves_no_node_behind(tmp_path: Path) -> None:
     with nodes(tmp_path / "data", 2) as running:
         killed = running.node(2)
         os.kill(killed, signal.SIGKILL)
-        while is_running(killed):
-            pass  # its next start is due
+        until_ended(killed, limit_s=LIMIT_S)  # its next start is due
         assert running.stop() == 0
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in read(path)]
 
@@ -463,14 +461,6 @@ async def test_a_process_that_is_being_created_while_its_node_stops_ends_before_
             await wait_all_tasks_blocked()
             may_create.set()
         assert [process.poll() for process in created] == [-signal.SIGTERM]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def refused(directory: Path, *options: str) -> str:

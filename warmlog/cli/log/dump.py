@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from warmlog.cli.log.group_record_json import group_record_fields
 from warmlog.cli.log.segment_json import READERS, DumpOptions, Item, is_damage
+from warmlog.cli.log.share_record_json import share_record_fields
 from warmlog.cli.options import json_option
 from warmlog.cli.output import StreamedTable, binary_size, iso_time, print_json, print_line
 from warmlog.inspect.paths import SegmentFile, files_to_read
@@ -24,20 +26,36 @@ TABLES = {
     "producer": StreamedTable(slot=8, producer=-12, sequences=-21, offset=14, time=-24, transaction=-20),
 }
 
+DECODERS = {"offsets": group_record_fields, "share-group-state": share_record_fields}
+
 
 @click.command(short_help="Print the batches, records and index entries of segment files.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--records", is_flag=True, help="Print the records of each batch, too.")
-@click.option("--offsets-decoder", is_flag=True, help="Decode records of __consumer_offsets; implies --records.")
+@click.option(
+    "--offsets-decoder",
+    "decoder",
+    flag_value="offsets",
+    help="Decode records of __consumer_offsets; implies --records.",
+)
+@click.option(
+    "--share-group-state-decoder",
+    "decoder",
+    flag_value="share-group-state",
+    help="Decode records of __share_group_state; implies --records.",
+)
 @json_option("One JSON object per line: type, file and the fields of a batch, a record or an entry.")
 @click.pass_context
-def dump(context: click.Context, paths: tuple[Path, ...], records: bool, offsets_decoder: bool, as_json: bool) -> None:
+def dump(context: click.Context, paths: tuple[Path, ...], records: bool, decoder: str | None, as_json: bool) -> None:
     """Print the batches, records and index entries of segment files.
 
     PATH is a data directory, the directory of a partition, or a file: .log, .index, .timeindex, .txnindex (aborted
     transactions) or .snapshot (producers). Safe beside a running broker. The exit status is 1 if a file is damaged.
     """
-    damaged, options = False, DumpOptions(records=records or offsets_decoder, decodes_offsets=offsets_decoder)
+    damaged, options = (
+        False,
+        DumpOptions(records or decoder is not None, None if decoder is None else DECODERS[decoder]),
+    )
     for path in paths:
         for file in files_to_read(path):
             if file.suffix in READERS:

@@ -20,7 +20,6 @@ from warmlog.broker.log.io.directory_names import (
     TRANSACTION_INDEX_SUFFIX,
 )
 from warmlog.broker.log.producers.snapshot import decode_snapshot
-from warmlog.cli.log.group_record_json import group_record_fields
 from warmlog.cli.records.record_json import record_fields
 from warmlog.inspect.index_files import IndexEntries, index_entries
 from warmlog.inspect.log_file import DamageError, LogFile, StoredBatch
@@ -41,10 +40,10 @@ def is_damage(item: Item) -> bool:
 
 
 class DumpOptions(NamedTuple):
-    """`records`: list the records of each batch. `decodes_offsets`: decode them as records of `__consumer_offsets`."""
+    """`records`: list the records of each batch. `decoder`: returns more fields of each, of a coordinator's topic."""
 
     records: bool = False
-    decodes_offsets: bool = False
+    decoder: Callable[[Record], Item] | None = None
 
 
 def log_items(file: SegmentFile, options: DumpOptions) -> Iterator[Item]:
@@ -55,7 +54,7 @@ def log_items(file: SegmentFile, options: DumpOptions) -> Iterator[Item]:
                 item = batch_item(batch)
                 yield item
                 if options.records and item["crc_valid"]:
-                    yield from record_items(batch, decodes_offsets=options.decodes_offsets)
+                    yield from record_items(batch, options.decoder)
         except DamageError as damage:
             kind = "padding" if damage.zeros else "damage"
             yield {"type": kind, "position": damage.position, "reason": str(damage)}
@@ -106,7 +105,7 @@ def has_valid_crc(batch: StoredBatch) -> bool:
     return True
 
 
-def record_items(batch: StoredBatch, *, decodes_offsets: bool) -> Iterator[Item]:
+def record_items(batch: StoredBatch, decoder: Callable[[Record], Item] | None) -> Iterator[Item]:
     """Yield the records of a batch, with the marker's fields for control records."""
     try:
         records = decode_batch(batch.data, batch.start, batch.header)
@@ -117,8 +116,8 @@ def record_items(batch: StoredBatch, *, decodes_offsets: bool) -> Iterator[Item]
         item = {"type": "record", "position": batch.position, **record_fields(record)}
         if batch.header.is_control:
             item |= marker_fields(record)
-        elif decodes_offsets:
-            item |= group_record_fields(record)
+        elif decoder is not None:
+            item |= decoder(record)
         yield item
 
 

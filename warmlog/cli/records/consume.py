@@ -27,7 +27,7 @@ from warmlog.cli.records.record_json import record_lines
 from warmlog.cli.run_with_client import run_with_client
 
 if TYPE_CHECKING:
-    from warmlog.client import AsyncClient, ConsumedRecord, IsolationName, Start
+    from warmlog.client import AsyncClient, ConsumedRecord, GroupProtocol, IsolationName, Start
 
 Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
 
@@ -58,6 +58,12 @@ Lines: TypeAlias = "Callable[[Sequence[ConsumedRecord]], bytes]"
     help="read_committed: without aborted transactions, up to the first open one. Default: read_uncommitted.",
 )
 @group_option
+@click.option(
+    "--group-protocol",
+    type=click.Choice(["auto", "consumer", "classic"]),
+    default="auto",
+    help="With --group: consumer (KIP-848) or classic. Default: auto, consumer unless the group has classic members.",
+)
 @click.option("--print-key", is_flag=True, help="Print the key before each value.")
 @click.option(
     "--key-separator",
@@ -76,6 +82,7 @@ def consume(
     partitions: tuple[int, ...],
     isolation: "IsolationName",
     group: str | None,
+    group_protocol: "GroupProtocol",
     print_key: bool,
     key_separator: str | None,
     zero_terminated: bool,
@@ -113,7 +120,13 @@ def consume(
             await write_records(batches, topic, lines, count)
             return
         stream = client.consume_batches(
-            topic, start, group=group, until_end=until_end, isolation=isolation, auto_create=False
+            topic,
+            start,
+            group=group,
+            group_protocol=group_protocol,
+            until_end=until_end,
+            isolation=isolation,
+            auto_create=False,
         )
         async with stream:
             taken = await write_records(stream, topic, lines, count)

@@ -84,6 +84,11 @@ class BrokerFetcher:
         """Whether a reply is ready for `take`."""
         return self._reply is not None and self._reply.done
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a fetch is in flight."""
+        return self._reply is not None and not self._reply.done
+
     def fetch_next(self) -> None:
         """Send the next fetch, unless one is in flight or nothing is wanted."""
         wanted = [cursor for cursor in self.cursors if cursor.is_fetched]

@@ -13,6 +13,7 @@ Invariants:
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import attrgetter
 from random import Random
 from types import TracebackType
@@ -25,7 +26,7 @@ from msgspec import Struct
 from warmlog.client.connection.cluster import NO_LEADER, Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.consuming.broker_fetcher import BrokerFetcher, Cursor, Fetched
-from warmlog.client.consuming.subscription import MAX_OFFSET, AtOffset, Subscription
+from warmlog.client.consuming.subscription import MAX_OFFSET, AtOffset, Start, Subscription
 from warmlog.client.errors import OffsetOutOfRangeError, WarmlogError, broker_error
 from warmlog.client.settings import Settings
 from warmlog.protocol.backoff import delay_s
@@ -131,6 +132,24 @@ class BatchStream:
     def chosen(self, *partitions: int, topic: str | None = None) -> list[TopicPartition]:
         """Return the topic and partition of each of these, by default of all that are read. Raises ValueError."""
         return [(cursor.topic, cursor.partition) for cursor in self._chosen(topic, partitions)]
+
+    async def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Read these partitions: those that are read already from where they are, the others from their starts.
+
+        Raises WarmlogError. If the call is cancelled, the next step finds the start offsets.
+        """
+        with self._exclusive():
+            gone = [cursor for cursor in self._cursors if (cursor.topic, cursor.partition) not in starts]
+            for cursor in gone:
+                cursor.is_paused = True  # discards what a fetch in flight returns for it
+                self._move(cursor, cursor.position)
+            added = [Cursor(*key) for key in starts.keys() - self.positions.keys()]
+            self._cursors = [cursor for cursor in self._cursors if cursor not in gone] + added
+            self._unpositioned = [cursor for cursor in self._unpositioned if cursor not in gone] + added
+            topics = tuple(dict.fromkeys(topic for topic, _ in starts))
+            self._subscription = replace(self._subscription, topics=topics, starts=starts)
+            self._connected = False
+            await self._open()
 
     def _move(self, cursor: Cursor, offset: int) -> None:
         """Read a partition from another offset; records of it that were received are discarded."""
@@ -284,12 +303,16 @@ class BatchStream:
 
     async def _position_cursors(self) -> None:
         """Look up the ends of the partitions and offsets by time, and move the cursors there."""
-        for fetcher in self._fetchers.values():
+        for node_id, fetcher in self._fetchers.items():
             unpositioned = [cursor for cursor in fetcher.cursors if cursor in self._unpositioned]
             for part in parts(unpositioned, attrgetter("topic"), times=MAX_QUERIES):
                 queries = tuple(query for cursor in part for query in self._queries(cursor))
                 request = ListOffsetsRequest(partitions=queries, isolation=self._subscription.isolation)
-                offsets = iter((await fetcher.connection.ask(request, ListOffsetsResponse)).partitions)
+                if fetcher.is_waiting:  # its connection is blocked until the fetch is answered
+                    reply = await self._cluster.ask_broker(node_id, request, ListOffsetsResponse)
+                else:
+                    reply = await fetcher.connection.ask(request, ListOffsetsResponse)
+                offsets = iter(reply.partitions)
                 for cursor in part:
                     self._set_position(cursor, [next(offsets) for _ in self._queries(cursor)])
         self._unpositioned = []

@@ -6,7 +6,8 @@ from typing import TypeVar
 from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.connection import Connection
-from warmlog.client.errors import WarmlogError
+from warmlog.client.errors import ClosedError, ConnectionLostError, WarmlogError, broker_error
+from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import CoordinatorType
 from warmlog.protocol.native.messages import NativeRequest
 from warmlog.protocol.request import Value
@@ -25,11 +26,25 @@ class CoordinatorLink:
         self._connection: Connection | None = None
         self.tasks: TaskStarter | None = None
 
-    async def request(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> R:
-        """Send a request and return the response; it may take `extra_s` longer than others. Raises WarmlogError."""
+    async def request(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0, since: int = 1) -> R:
+        """Send a request and return the response; it may take `extra_s` longer than others. Raises WarmlogError.
+
+        `since`: the protocol version that the request needs.
+        """
         if self._connection is None or self._connection.closed:
             self._connection = await self._cluster.open_coordinator(CoordinatorType.GROUP, self._group, self.tasks)
-        return await self._connection.submit(request, response_type, extra_s=extra_s).wait()
+        if self._connection.version < since:
+            raise broker_error(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{request.api} needs version {since} of the native protocol: update the broker",
+            )
+        connection = self._connection
+        try:
+            return await connection.submit(request, response_type, extra_s=extra_s).wait()
+        except ClosedError as error:
+            if connection is self._connection:
+                raise
+            raise ConnectionLostError("another request to the coordinator has failed") from error
 
     async def close_after(self, error: WarmlogError) -> None:
         """Disconnect, and find the coordinator again if the error says that it is another broker."""

@@ -7,7 +7,7 @@ The caller's thread takes from the iterator while the client's thread calls `rev
 Each of these looks at the iterator in one step of the interpreter, so no record is both delivered and revoked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from operator import length_hint
 
 from warmlog.client.consuming.stream import ConsumedRecord
@@ -17,17 +17,19 @@ from warmlog.protocol.partitions import TopicPartition
 class DeliveryTracker:
     """The current list of records. `remaining`: the records that were not taken yet."""
 
-    __slots__ = ("_after", "_records", "_whole", "remaining")
+    __slots__ = ("_after", "_kept_back", "_records", "_whole", "remaining")
 
     def __init__(self) -> None:
         self._records: list[ConsumedRecord] = []
         self._after: Mapping[TopicPartition, int] = {}
         self._whole = False
+        self._kept_back: list[ConsumedRecord] = []  # by `keep_back`
         self.remaining: Iterator[ConsumedRecord] = iter(())
 
     def reset(self, positions: Mapping[TopicPartition, int]) -> None:
         """Start at these positions; nothing has been delivered yet."""
         self._records, self._after, self.remaining = [], positions, iter(())
+        self._kept_back = []
 
     def deliver(self, records: list[ConsumedRecord], after: Mapping[TopicPartition, int]) -> None:
         """Deliver a list through `remaining`. `after`: the positions behind it."""
@@ -39,14 +41,37 @@ class DeliveryTracker:
 
     def finish(self) -> None:
         """Mark the whole list as processed, because the next one is requested."""
-        self.revoke()
+        self._revoke_remaining()
         self._records = []
 
     def revoke(self) -> None:
         """Revoke the records that were not taken."""
-        not_taken = len(list(self.remaining))
+        self._revoke_remaining()
+        self._kept_back = []
+
+    def _revoke_remaining(self) -> list[ConsumedRecord]:
+        not_taken = list(self.remaining)
         if not_taken:
-            self.revoke_after(len(self._records) - not_taken)
+            self.revoke_after(len(self._records) - len(not_taken))
+        return not_taken
+
+    def keep_back(self) -> None:
+        """Keep the records that were not taken until `take_kept_back`, so that the caller requests the next list."""
+        self._kept_back = self._revoke_remaining() or self._kept_back
+
+    def take_kept_back(self) -> list[ConsumedRecord]:
+        """Return the records that `keep_back` has kept, to be delivered as a list of their own."""
+        kept, self._kept_back = self._kept_back, []
+        return kept
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Continue with further partitions, at these positions."""
+        self._after = {**positions, **self._after}
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Continue without these partitions, which are committed already. The list must be finished."""
+        self._after = {key: offset for key, offset in self._after.items() if key not in partitions}
+        self._kept_back = [record for record in self._kept_back if (record.topic, record.partition) not in partitions]
 
     def revoke_after(self, taken: int) -> None:
         """Revoke all but the first `taken` records of the list."""
@@ -66,19 +91,20 @@ class DeliveryTracker:
 
         `keep_taken`: those taken count as before; otherwise the offset is what is committed.
         """
-        left = self._left()
+        left = list(self.remaining)
         taken = self._records[: len(self._records) - len(left)]
         if not keep_taken:
             taken = [record for record in taken if (record.topic, record.partition) != key]
         left = [record for record in left if (record.topic, record.partition) != key]
         self._records, self.remaining = taken + left, iter(left)
+        self._kept_back = [record for record in self._kept_back if (record.topic, record.partition) != key]
         self._after = {**self._after, key: offset}
 
     def _left(self) -> list[ConsumedRecord]:
         """Return the records that were not taken; they remain."""
         left = list(self.remaining)
         self.remaining = iter(left)
-        return left
+        return left + self._kept_back
 
     def committable(self, *, include_last: bool) -> dict[TopicPartition, int]:
         """Return the offsets to commit. `include_last`: the record (or whole list) taken last is processed, too."""

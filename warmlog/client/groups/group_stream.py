@@ -1,12 +1,16 @@
-"""Records of the partitions assigned to a group member: one BatchStream per generation.
+"""Records of the partitions assigned to a group member.
+
+In a classic group there is one BatchStream per generation. In a consumer group a stream lasts until the member is
+fenced: partitions are removed from it and added to it while it reads the others.
 
 Invariants:
 1. Partitions are given up only when the caller requests the next record: then all earlier ones are processed.
 2. A partition that the member keeps is read on from its position; any other from the group's committed offset.
+   Records that were fetched for it, but not taken by the caller when another one was given up, are delivered next.
 3. As in `consuming.stream`: an error is raised after the records before it, and a cancelled call has consumed nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from random import Random
@@ -21,8 +25,9 @@ from warmlog.client.consuming.stream import BatchStream, ConsumedRecord, lag_of
 from warmlog.client.consuming.subscription import Start, Subscription
 from warmlog.client.errors import UnknownTopicError, WarmlogError
 from warmlog.client.groups.delivery_tracker import DeliveryTracker
+from warmlog.client.groups.group_offsets import Member
 from warmlog.client.groups.member_options import MemberOptions
-from warmlog.client.groups.membership import Member, Membership
+from warmlog.client.groups.membership import Membership
 from warmlog.client.settings import Settings
 from warmlog.protocol.groups import NO_GENERATION, NO_OFFSET
 from warmlog.protocol.partitions import TopicPartition
@@ -39,6 +44,7 @@ class GroupReader:
         self._random = random
         self._subscription = subscription
         self._stream: BatchStream | None = None
+        self._joins = self._changes = 0  # of the membership, that the stream knows of
         self._last_positions: tuple[int, Mapping[TopicPartition, int]] = (NO_GENERATION, {})  # generation, positions
         self._has_pattern = options.pattern is not None
         self._callbacks = options.callbacks
@@ -64,6 +70,8 @@ class GroupReader:
             while not self._closed:
                 stream = await self._joined()
                 if stream is not None and not self.membership.must_join:
+                    if kept_back := self.tracker.take_kept_back():
+                        return kept_back
                     records = await self._read(stream)
                     if records is not None:
                         return records
@@ -149,7 +157,7 @@ class GroupReader:
         if not self._closed and not include_last:
             self.tracker.revoke_last()  # so that a callback does not commit it
         try:
-            await self._give_up()
+            await self._give_up(self._held)
         finally:
             self.close(include_last=True)
         await self.membership.wait_ended()
@@ -160,21 +168,25 @@ class GroupReader:
         """Return the stream of the current assignment, joining first if needed; None if closed meanwhile."""
         try:
             if self.membership.must_join:
-                await self._give_up()
-                self._close_stream()
+                await self._give_up(self.membership.leaving)
+                if not self.membership.is_incremental:
+                    self._close_stream()
                 await self.membership.join()
+            if self._stream is not None and self._joins != self.membership.joins:
+                await self._lose_all()
             if self._stream is None and not self._closed:
-                self._stream = await self._open_stream(self._next_subscription())
+                self._joins, self._changes = self.membership.joins, self.membership.changes
+                self._stream = await self._open_stream(self._subscription_to(self._starts()))
                 self.tracker.reset(self._stream.positions)
-                self._pause(self._paused & self._stream.positions.keys())
-                self._held = tuple(self._stream.positions)
-                await self._callbacks.assigned(self._held)
+                await self._take_over(tuple(self._stream.positions))
+            elif self._stream is not None and self._changes != self.membership.changes:
+                await self._change_stream(self._stream)
         except WarmlogError as error:
             if self._is_deletion(error):
                 self.membership.rejoin()
                 return None
             with anyio.CancelScope(shield=True):
-                await self._give_up()
+                await self._give_up(self._held)
             self.close(include_last=True)
             raise
         return self._stream
@@ -183,12 +195,36 @@ class GroupReader:
         """Whether a topic that matched the pattern was deleted: the group continues without it."""
         return self._has_pattern and isinstance(error, UnknownTopicError)
 
-    async def _give_up(self) -> None:
-        """Tell the callbacks, once, that the partitions are given up, or are lost already."""
-        held, self._held = self._held, ()
-        if held and not self._closed:
+    async def _change_stream(self, stream: BatchStream) -> None:
+        """Read the partitions that were added, and no longer those that were given up, beside the others."""
+        changes = self.membership.changes
+        await stream.assign(self._starts())
+        self.tracker.add(stream.positions)
+        self._changes = changes
+        added = tuple(key for key in stream.positions if key not in self._held)
+        if added:
+            await self._take_over(added)
+
+    async def _take_over(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Tell the callbacks that these partitions are read from now on."""
+        self._pause(self._paused.intersection(partitions))
+        self._held += partitions
+        await self._callbacks.assigned(partitions)
+
+    async def _lose_all(self) -> None:
+        """Close the stream of a membership that has ended meanwhile."""
+        self._close_stream()
+        lost, self._held = self._held, ()
+        if lost:
+            await self._callbacks.lost(lost)
+
+    async def _give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Tell the callbacks, once, that these partitions are given up, or are lost already."""
+        leaving = tuple(key for key in self._held if key in partitions)
+        self._held = tuple(key for key in self._held if key not in partitions)
+        if leaving and not self._closed:
             is_member = self.membership.generation != NO_GENERATION and self.membership.failure is None
-            await (self._callbacks.revoked if is_member else self._callbacks.lost)(held)
+            await (self._callbacks.revoked if is_member else self._callbacks.lost)(leaving)
 
     def _close_stream(self) -> None:
         if self._stream is not None:
@@ -204,7 +240,11 @@ class GroupReader:
             stack.pop_all()
         return stream
 
-    def _next_subscription(self) -> Subscription:
+    def _subscription_to(self, starts: Mapping[TopicPartition, Start]) -> Subscription:
+        return replace(self._subscription, topics=tuple(dict.fromkeys(topic for topic, _ in starts)), starts=starts)
+
+    def _starts(self) -> dict[TopicPartition, Start]:
+        """Return where the partitions of the assignment start."""
         generation, held = self._last_positions
         is_next = generation != NO_GENERATION and self.membership.generation == generation + 1
         starts: dict[TopicPartition, Start] = {}
@@ -213,14 +253,16 @@ class GroupReader:
                 starts[key] = held[key]
             else:
                 starts[key] = self._subscription.start if committed == NO_OFFSET else committed
-        return replace(self._subscription, topics=tuple(dict.fromkeys(topic for topic, _ in starts)), starts=starts)
+        return starts
 
     async def _read(self, stream: BatchStream) -> list[ConsumedRecord] | None:
         """Return the next records; None if partitions must be given up, empty at the end. Raises WarmlogError."""
-        if not stream.positions and not self._subscription.until_end:
+        if not stream.positions:
             with self._interruptible():
-                await anyio.sleep_forever()  # until an assignment arrives
-            return None
+                if not self._subscription.until_end:
+                    await anyio.sleep_forever()  # until an assignment arrives
+                await self.membership.wait_settled()
+            return None if self.membership.must_join or not self._subscription.until_end else []
         records: list[ConsumedRecord] = []
         try:
             with self._interruptible():

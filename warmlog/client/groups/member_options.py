@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypedDict, Unpack, cast
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, get_args
 
 from warmlog.client.consuming.subscription import (
     ConsumeOptions,
@@ -19,6 +19,8 @@ from warmlog.protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
 DEFAULT_TOPICS_INTERVAL_S = 300.0  # Kafka's metadata.max.age.ms
 
+#: The protocol of a group's members: KIP-848's, the classic one, or the first of them that the group allows.
+GroupProtocol: TypeAlias = Literal["auto", "consumer", "classic"]
 #: A name, several, or a pattern for whole names.
 Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
 
@@ -33,6 +35,7 @@ def named(topics: Topics) -> str | tuple[str, ...]:
 class GroupConsumeOptions(TypedDict, total=False):
     """Keyword arguments of `AsyncClient.consume` with a group, described there."""
 
+    group_protocol: GroupProtocol
     auto_commit: bool
     commit_interval_s: float
     session_timeout_s: float
@@ -62,6 +65,7 @@ class MemberOptions:
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None = None
     auto_create: bool
+    group_protocol: GroupProtocol = "auto"
     auto_commit: bool = True
     commit_interval_s: float = DEFAULT_COMMIT_INTERVAL_S
     session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_MS / 1000
@@ -73,6 +77,9 @@ class MemberOptions:
     def __post_init__(self) -> None:
         if not self.group:
             raise ValueError("group must not be empty")
+        if self.group_protocol not in get_args(GroupProtocol):
+            names = ", ".join(get_args(GroupProtocol))
+            raise ValueError(f"group_protocol must be one of {names}, not {self.group_protocol!r}")
         for name in ("commit_interval_s", "session_timeout_s", "rebalance_timeout_s", "topics_interval_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be greater than 0")

@@ -1,78 +1,57 @@
-"""One member of a group: join, heartbeat, commit, leave.
+"""One member of a group: join, heartbeat, commit, leave. `ConsumerMember` and `ClassicMember` have the requests.
 
-    join requested -> commit -> join_consumer_group -> offset_fetch -> joined
-    joined         -> heartbeats, periodic commits -> rebalance or removal -> notify the reader
-    stop           -> commit -> leave_group
+    join requested -> commit -> join -> offset_fetch -> joined
+    joined         -> heartbeats, periodic commits -> other partitions, rebalance or removal -> notify the reader
+    stop           -> commit -> leave
+
+In a consumer group, `join` also gives up and takes over single partitions, while the member reads the others.
 
 Invariants:
 1. Partitions are given up only when the reader calls `join`: then every delivered record is processed. So a live member
    commits what it has read before another member continues from there.
 2. Everything runs in one task of the client, so a cancelled reader neither interrupts a join nor skips leaving. The
    task holds no reference to the reader, which may be garbage collected without being closed.
-3. Only offsets read in the current generation are committed.
+3. Only offsets read in the current membership are committed.
+4. The committed offset of a partition is fetched after the broker has assigned it, when no other member commits it.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from operator import attrgetter
 from random import Random
-from typing import NamedTuple
 
 import anyio
 
 from warmlog.client.connection.cluster import Cluster
-from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
+from warmlog.client.groups.consumer_member import ConsumerMember, is_stable
 from warmlog.client.groups.coordinator_link import CoordinatorLink
 from warmlog.client.groups.delivery_tracker import DeliveryTracker
+from warmlog.client.groups.group_offsets import GroupOffsets, Member
+from warmlog.client.groups.group_type import GroupTypes
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.client.groups.subscribed_topics import SubscribedTopics
 from warmlog.client.settings import Settings
 from warmlog.protocol.backoff import delay_s, delays_s
 from warmlog.protocol.errors import ErrorCode
-from warmlog.protocol.groups import (
-    NO_GENERATION,
-    NO_MEMBER,
-    NO_OFFSET,
-    FetchedOffsets,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    LeavingMember,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchGroup,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetToCommit,
-)
-from warmlog.protocol.native.groups import JoinConsumerGroupRequest, JoinConsumerGroupResponse
+from warmlog.protocol.groups import NO_GENERATION
 from warmlog.protocol.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-MAX_HEARTBEAT_INTERVAL_S = 3.0  # Kafka's heartbeat.interval.ms
-HEARTBEATS_PER_SESSION = 3  # tolerates two lost heartbeats
 LEAVE_TIMEOUT_S = 5.0  # leaving does not wait longer for an unreachable broker
-
-
-class Member(NamedTuple):
-    """The sender of a group's offset commits: a member of a generation, or a client while the group has no members."""
-
-    group: str
-    generation: int = NO_GENERATION
-    member_id: str = NO_MEMBER
-    instance_id: str | None = None
+FENCED = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+# Further errors of heartbeats after which a member has nothing any more.
+REMOVED = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}
 
 
 class Membership:
     """A group member from its first `join` until `stop`. Not thread-safe.
 
-    `assignment`: its partitions with their committed offsets, NO_OFFSET where there is none. `failure`: why the
-    membership ended, if not by `stop`. `must_join`: the partitions must be given up, or none were assigned yet;
-    `on_change` is called when it becomes true.
+    `assignment`: its partitions with the offsets that were committed when they were assigned, NO_OFFSET where there was
+    none. `joins`: how often it has joined; a partition that it has kept since then is read on. `changes`: how often the
+    assignment was replaced. `failure`: why the membership ended, if not by `stop`. `must_join`: `join` must be called,
+    to give up partitions or to get the first or more; `on_change` is called when it becomes true.
     """
 
     def __init__(
@@ -85,27 +64,52 @@ class Membership:
         self._tracker = tracker
         self._coordinator = CoordinatorLink(cluster, options.group)
         self._topics = SubscribedTopics(cluster, options)
-        self._committed: dict[TopicPartition, int] = {}
+        self._offsets = GroupOffsets(self._coordinator, options.group, random)
+        self._types = GroupTypes(self._coordinator, options, self._topics)
+        self._member = self._types.first()
+        self._assigned: dict[TopicPartition, int] = {}  # with committed offsets, which the reader can take over
         self._commit_due_at = 0.0
         self._requested_join: anyio.Event | None = None  # set when the requested join is over
         self._wake = anyio.Event()
         self._stopping = False
         self._commit_last = False
-        self._is_leader = False
+        self._failed_heartbeats = 0
+        self._must_rejoin = False  # with all partitions
         self._joining: anyio.CancelScope | None = None
         self._started = False
         self._ended = anyio.Event()
-        self.member_id = NO_MEMBER
-        self.generation = NO_GENERATION
         self.assignment: dict[TopicPartition, int] = {}
+        self.joins = self.changes = 0
         self.must_join = True
         self.failure: WarmlogError | None = None
         self.on_change: Callable[[], None] | None = None
 
+    @property
+    def member_id(self) -> str:
+        """The id of the member; empty for a member of a classic group that has not joined."""
+        return self._member.member_id
+
+    @property
+    def generation(self) -> int:
+        """The member's generation, or its epoch in a consumer group; NO_GENERATION if it may not commit."""
+        return self._member.generation
+
+    @property
+    def leaving(self) -> frozenset[TopicPartition]:
+        """The partitions that the next `join` gives up."""
+        held = frozenset(self.assignment)
+        return held - self._assigned.keys() if self.is_incremental else held
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether `join` gives up some partitions only, while the others are read."""
+        is_member = isinstance(self._member, ConsumerMember) and self.generation != NO_GENERATION
+        return is_member and not self._must_rejoin
+
     # -- called by the reader --
 
     async def join(self) -> None:
-        """Give up the current partitions, all records processed, and wait for an assignment. Raises WarmlogError.
+        """Give up partitions, all records processed, and wait for an assignment. Raises WarmlogError.
 
         If the call is cancelled, the join continues; the next call waits for it.
         """
@@ -119,7 +123,8 @@ class Membership:
             raise self.failure
 
     def rejoin(self) -> None:
-        """Give up the partitions at the reader's next step, and join again."""
+        """Give up all partitions at the reader's next step, and join again."""
+        self._must_rejoin = True
         self._notify_reader()
 
     async def commit(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -131,7 +136,7 @@ class Membership:
         for delay in delays_s(self._random):
             self._check_membership()
             try:
-                await self._commit(positions)
+                await self._offsets.commit(positions, self.as_member())
             except WarmlogError as error:
                 if not error.is_retriable or anyio.current_time() + delay > deadline:
                     raise
@@ -142,6 +147,9 @@ class Membership:
     def as_member(self) -> Member:
         """Return the member that commits now. Raises GroupMovedOnError if it may not."""
         self._check_membership()
+        return self._as_member()
+
+    def _as_member(self) -> Member:
         return Member(self._options.group, self.generation, self.member_id, self._options.instance_id)
 
     @property
@@ -154,6 +162,15 @@ class Membership:
         code = ErrorCode.REBALANCE_IN_PROGRESS if self._requested_join is not None else ErrorCode.UNKNOWN_MEMBER_ID
         if self._requested_join is not None or self.generation == NO_GENERATION or not self.is_running:
             raise broker_error(code, None, about=f"group {self._options.group!r}")
+
+    async def wait_settled(self) -> None:
+        """Wait until the members of a consumer group have the partitions that they are to have. Raises WarmlogError."""
+        for delay in delays_s(self._random):
+            if not self.is_incremental:
+                return
+            if await is_stable(self._cluster, self._options.group) and self._member.target <= self.assignment.keys():
+                return
+            await anyio.sleep(delay)
 
     def stop(self, *, include_last: bool) -> None:
         """Commit and leave in the background. `include_last`: the record taken last is processed."""
@@ -204,8 +221,8 @@ class Membership:
 
     async def _handle_next_event(self) -> None:
         """Wait for an event or the next heartbeat, and handle it."""
-        if self._requested_join is None:
-            with anyio.move_on_after(self._heartbeat_interval_s):
+        if self._requested_join is None and not self._member.is_heartbeat_due:
+            with anyio.move_on_after(self._heartbeat_delay_s):
                 await self._wake.wait()
         self._wake = anyio.Event()
         if self._stopping:
@@ -216,8 +233,10 @@ class Membership:
             await self._heartbeat()
 
     @property
-    def _heartbeat_interval_s(self) -> float:
-        return min(MAX_HEARTBEAT_INTERVAL_S, self._options.session_timeout_s / HEARTBEATS_PER_SESSION)
+    def _heartbeat_delay_s(self) -> float:
+        interval_s = self._member.heartbeat_interval_s
+        failed = self._failed_heartbeats
+        return min(interval_s, delay_s(failed, self._random)) if failed else interval_s
 
     async def _finish_join(self) -> None:
         try:
@@ -236,9 +255,14 @@ class Membership:
 
     async def _join(self) -> None:
         """Join until it succeeds. Raises WarmlogError if it fails for good or longer than `delivery_timeout_s`."""
-        if self._options.auto_commit:
+        leaving = self.leaving
+        if self._options.auto_commit and leaving:
             limit_s = min(LEAVE_TIMEOUT_S, self._options.rebalance_timeout_s / 2)
             await self._try_commit(include_last=True, limit_s=limit_s)
+        if self.is_incremental:
+            self._tracker.drop(leaving)
+            self._take_over()
+            return
         self._tracker.reset({})
         deadline = anyio.current_time() + self._settings.delivery_timeout_s
         attempts = 0
@@ -247,9 +271,15 @@ class Membership:
                 await self._try_join()
             except WarmlogError as error:
                 await self._coordinator.close_after(error)
-                if error.code is ErrorCode.UNKNOWN_MEMBER_ID and self.member_id != NO_MEMBER:
-                    self.member_id = NO_MEMBER
-                elif not error.is_retriable or anyio.current_time() > deadline:
+                other = self._types.other(self._member, error)
+                if other is not None:
+                    self._member = other
+                    continue
+                can_repeat = error.is_retriable or error.code is ErrorCode.UNRELEASED_INSTANCE_ID
+                if error.code in FENCED and self._member.may_be_member:
+                    self._member.end(error)
+                    can_repeat = True
+                if not can_repeat or anyio.current_time() > deadline:
                     raise
                 attempts += 1
                 await anyio.sleep(delay_s(attempts, self._random))
@@ -257,91 +287,79 @@ class Membership:
                 return
 
     async def _try_join(self) -> None:
-        options = self._options
         await self._topics.update()
-        request = JoinConsumerGroupRequest(
-            group=options.group,
-            topics=self._topics.names,
-            member_id=self.member_id,
-            instance_id=options.instance_id,
-            session_timeout_ms=round(options.session_timeout_s * 1000),
-            rebalance_timeout_ms=round(options.rebalance_timeout_s * 1000),
-        )
-        joined = await self._coordinator.request(
-            request, JoinConsumerGroupResponse, extra_s=options.rebalance_timeout_s
-        )
-        self.member_id, self.generation, self._is_leader = joined.member_id, joined.generation, joined.is_leader
+        await self._member.join()
+        self._assigned = {}
+        self._offsets.forget_all()
+        await self._fetch_assigned()
+        self._commit_due_at = anyio.current_time() + self._options.commit_interval_s
+        self._types.joined()
+        self._must_rejoin = False
         self.assignment = {}
-        for part in parts(joined.partitions, attrgetter("topic")):
-            fetch_request = OffsetFetchRequest(
-                groups=(OffsetFetchGroup(group=options.group, partitions=part),), require_stable=True
-            )
-            fetched = await self._fetch_offsets(fetch_request)
-            self.assignment |= {(item.topic, item.partition): item.offset for item in fetched.partitions}
-        self._committed = {key: offset for key, offset in self.assignment.items() if offset != NO_OFFSET}
-        self._commit_due_at = anyio.current_time() + options.commit_interval_s
+        self.joins += 1
+        self._take_over()
+
+    def _take_over(self) -> None:
+        self.assignment = {key: self.assignment.get(key, offset) for key, offset in self._assigned.items()}
+        self._member.held = frozenset(self.assignment)
+        self.changes += 1
         self.must_join = False
 
-    async def _fetch_offsets(self, request: OffsetFetchRequest) -> FetchedOffsets:
-        """Fetch committed offsets; wait for a transaction that may still change them, as long as a heartbeat can wait.
-
-        Raises WarmlogError.
-        """
-        deadline = anyio.current_time() + self._heartbeat_interval_s
-        for delay in delays_s(self._random):
-            (fetched,) = (await self._coordinator.request(request, OffsetFetchResponse)).groups
-            error = fetched.error or next((item.error for item in fetched.partitions if item.error), ErrorCode.NONE)
-            if error is ErrorCode.NONE:
-                return fetched
-            if error is not ErrorCode.UNSTABLE_OFFSET_COMMIT or anyio.current_time() + delay > deadline:
-                raise broker_error(error, fetched.message)
-            await anyio.sleep(delay)
-        raise AssertionError("unreachable: the delays are endless")
+    async def _fetch_assigned(self) -> None:
+        """Fetch the committed offsets of partitions that the broker has assigned meanwhile. Raises WarmlogError."""
+        target = self._member.target
+        self._assigned = {key: offset for key, offset in self._assigned.items() if key in target}
+        added = target - self._assigned.keys()
+        if added:
+            self._offsets.forget(added)
+            self._assigned |= await self._offsets.fetch(sorted(added), self._member.heartbeat_interval_s)
 
     # -- heartbeats --
 
     async def _heartbeat(self) -> None:
         """Send a heartbeat, commit if it is due, and react to a rebalance."""
-        options = self._options
-        request = HeartbeatRequest(
-            group=options.group,
-            generation=self.generation,
-            member_id=self.member_id,
-            instance_id=options.instance_id,
-        )
         try:
-            await self._coordinator.request(request, HeartbeatResponse)
-        except GroupMovedOnError as error:
-            self._end_generation(error)
+            must_join = await self._member.heartbeat()
         except WarmlogError as error:
-            logger.info("group %s: heartbeat failed: %s", options.group, error.message)
+            if isinstance(error, GroupMovedOnError) or error.code in REMOVED:
+                self._end_generation(error)
+                return
+            self._failed_heartbeats += 1
+            logger.info("group %s: heartbeat failed: %s", self._options.group, error.message)
             await self._coordinator.close_after(error)
         else:
+            self._failed_heartbeats = 0
+            if must_join:
+                self._notify_reader()
             await self._after_heartbeat()
 
     async def _after_heartbeat(self) -> None:
-        if self.must_join:
+        if self.is_incremental:
+            try:
+                await self._fetch_assigned()
+            except WarmlogError as error:  # the next heartbeat tries again
+                logger.info("group %s: fetching offsets failed: %s", self._options.group, error.message)
+            if self._assigned.keys() != self.assignment.keys():
+                self._notify_reader()
+        if self.must_join and not self.is_incremental:
             return
         if self._options.auto_commit and anyio.current_time() >= self._commit_due_at:
             await self._try_commit(include_last=False)
             self._commit_due_at = anyio.current_time() + self._options.commit_interval_s
-        if await self._topics.have_changed(is_leader=self._is_leader):
-            self._notify_reader()
 
     def _end_generation(self, error: WarmlogError) -> None:
         """Handle an error that ends this generation or this membership."""
         if error.code is ErrorCode.FENCED_INSTANCE_ID:
             self.failure = error
-        if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
-            self.member_id = NO_MEMBER
-        if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
-            self.generation = NO_GENERATION
+        self._member.end(error)
         self._notify_reader()
 
     def _notify_reader(self) -> None:
-        if not self.must_join:
-            self.must_join = True
+        if self.is_incremental:
+            self._tracker.keep_back()
+        elif not self.must_join or self.generation == NO_GENERATION:
             self._tracker.revoke()
+        self.must_join = True
         if self.on_change is not None:
             self.on_change()
 
@@ -355,7 +373,8 @@ class Membership:
         if self.generation == NO_GENERATION:
             return
         try:
-            await self._repeat(partial(self._commit, self._tracker.committable(include_last=include_last)), limit_s)
+            positions = self._tracker.committable(include_last=include_last)
+            await self._repeat(partial(self._offsets.commit, positions, self._as_member()), limit_s)
         except WarmlogError as error:
             logger.info("group %s: commit failed: %s", self._options.group, error.message)
 
@@ -376,41 +395,12 @@ class Membership:
             await anyio.sleep(delay)
         raise AssertionError("unreachable: the delays are endless")
 
-    async def _commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        changed = {key: offset for key, offset in positions.items() if self._committed.get(key) != offset}
-        if not changed:
-            return
-        offsets = [
-            OffsetToCommit(topic=topic, partition=partition, offset=offset)
-            for (topic, partition), offset in changed.items()
-        ]
-        try:
-            await self._commit_parts(offsets)
-        except WarmlogError as error:
-            if error.code is ErrorCode.NOT_COORDINATOR:
-                await self._coordinator.close_after(error)
-            raise
-
-    async def _commit_parts(self, offsets: Sequence[OffsetToCommit]) -> None:
-        for part in parts(offsets, attrgetter("topic")):
-            request = OffsetCommitRequest(
-                group=self._options.group,
-                generation=self.generation,
-                member_id=self.member_id,
-                instance_id=self._options.instance_id,
-                partitions=part,
-            )
-            for result in (await self._coordinator.request(request, OffsetCommitResponse)).partitions:
-                if result.error:
-                    raise broker_error(result.error, result.message, about=f"{result.topic}-{result.partition}")
-            self._committed.update({(item.topic, item.partition): item.offset for item in part})
-
     # -- the end --
 
     async def _commit_and_leave(self) -> None:
         """Commit and leave over a new connection, even if the client's other tasks are cancelled."""
         self._coordinator.close()
-        if self.member_id == NO_MEMBER:
+        if not self._member.may_be_member:
             return
         with anyio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             async with anyio.create_task_group() as group:
@@ -429,15 +419,11 @@ class Membership:
         if self._options.auto_commit:
             include_last = self._commit_last or self._requested_join is not None
             await self._try_commit(include_last=include_last, limit_s=LEAVE_TIMEOUT_S / 2)
-        if self._options.instance_id is None:  # a static member may rejoin
-            await self._repeat(self._ask_to_leave, LEAVE_TIMEOUT_S / 3)
+        await self._repeat(self._ask_to_leave, LEAVE_TIMEOUT_S / 3)
 
     async def _ask_to_leave(self) -> None:
-        leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
         try:
-            await self._coordinator.request(
-                LeaveGroupRequest(group=self._options.group, members=(leaving,)), LeaveGroupResponse
-            )
+            await self._member.leave()
         except WarmlogError as error:
             await self._coordinator.close_after(error)
             raise

@@ -8,8 +8,8 @@ from typing import Protocol
 from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import ClosedError
+from warmlog.client.groups.group_offsets import Member
 from warmlog.client.groups.group_stream import GroupReader
-from warmlog.client.groups.membership import Member
 from warmlog.client.producing.batches import Delivery, RecordMetadata
 from warmlog.client.producing.handoff import ClientThread, Handoff
 from warmlog.client.producing.producer import (

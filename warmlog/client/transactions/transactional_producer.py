@@ -23,7 +23,7 @@ from warmlog.client.connection.background import TaskStarter
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.connection.request_parts import parts
 from warmlog.client.errors import BrokerError, ClosedError, ProducerFencedError, WarmlogError, broker_error
-from warmlog.client.groups.membership import Member
+from warmlog.client.groups.group_offsets import Member
 from warmlog.client.producing.handoff import ClientThread, Handoff
 from warmlog.client.producing.identity import ProducerIdentity
 from warmlog.client.producing.producer import Producer

@@ -11,7 +11,24 @@ from click.testing import CliRunner, Result
 from crc32c import crc32c
 
 from warmlog.cli.root import root
+from warmlog.protocol.groups import GroupProtocol
+from warmlog.protocol.kafka.consumer_group_records import (
+    ClassicMember,
+    ConsumerGroupKey,
+    ConsumerGroupValue,
+    CurrentAssignment,
+    CurrentKey,
+    HeldPartitions,
+    MemberKey,
+    MemberMetadata,
+    RegexKey,
+    ResolvedRegex,
+    encode_key,
+    encode_value,
+)
 from warmlog.protocol.kafka.group_records import StoredGroup, StoredMember, encode_group, encode_group_key
+from warmlog.protocol.kafka.messages.share.state import StateBatch
+from warmlog.protocol.kafka.share_state_records import SharePartitionKey, ShareSnapshot, ShareUpdate, encode_record
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import CRC_POSITION, CRC_START, RECORD_COUNT_POSITION
 
@@ -256,9 +273,73 @@ def test_generations_and_tombstones_are_decoded_and_other_records_reported(tmp_p
     assert 'value="x"' in dump(log, "--offsets-decoder").stdout
 
 
+def test_records_of_consumer_groups_are_decoded_with_kafkas_names(tmp_path: Path) -> None:
+    held = HeldPartitions(topic_id=b"\1" * 16, partitions=(4, 5), epochs=(2, 3))
+    classic = ClassicMember(session_timeout_ms=9, protocols=(GroupProtocol(name="range", metadata=b"s"),))
+    rows: list[tuple[ConsumerGroupKey, ConsumerGroupValue]] = [
+        (CurrentKey("g", "m"), CurrentAssignment(epoch=3, previous_epoch=2, state=1, assigned=(held,))),
+        (MemberKey("g", "m"), MemberMetadata(client_id="c", client_host="h", classic=classic)),
+        (RegexKey("g", "a.*"), ResolvedRegex(topics=("ab",), version=1, timestamp_ms=2)),
+    ]
+    log = tmp_path / f"{0:020}.log"
+    log.write_bytes(build_batch([(1000, encode_key(key), encode_value(value), ()) for key, value in rows]))
+    _, current, member, regex = forms(log, "--offsets-decoder")
+    assert current["decoded_key"] == {
+        "type": "consumer_group_current_member_assignment",
+        "group": "g",
+        "member_id": "m",
+    }
+    assert current["decoded_value"] == {
+        "version": 0,
+        "member_epoch": 3,
+        "previous_member_epoch": 2,
+        "state": 1,
+        "assigned_partitions": [
+            {"topic_id": "AQEBAQEBAQEBAQEBAQEBAQ", "partitions": [4, 5], "assignment_epochs": [2, 3]}
+        ],
+        "partitions_pending_revocation": [],
+    }
+    assert member["decoded_value"]["classic_member_metadata"] == {
+        "session_timeout_ms": 9,
+        "supported_protocols": [{"name": "range", "metadata_base64": "cw=="}],
+    }
+    assert regex["decoded_value"] == {"version": 0, "topics": ["ab"], "timestamp": 2, "metadata_version": 1}
+
+
 def test_damaged_snapshots_and_transaction_indexes_are_reported(kafka_fixtures: Path, tmp_path: Path) -> None:
     for name, reason in ((f"{152:020}.snapshot", "CRC"), (f"{152:020}.txnindex", "not a whole entry")):
         content = (kafka_fixtures / "clean" / "transactional-0" / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
         assert dump(tmp_path / name).exit_code == 1
         assert reason in forms(tmp_path / name)[-1]["reason"]
+
+
+def test_share_group_state_is_decoded_with_kafkas_names(tmp_path: Path) -> None:
+    key = SharePartitionKey("g", b"\1" * 16, 3)
+    batch = StateBatch(5, 9, 2, 1)
+    snapshot = ShareSnapshot(
+        snapshot_epoch=1, state_epoch=2, leader_epoch=3, start_offset=4, created_ms=5, written_ms=6, batches=(batch,)
+    )
+    update = ShareUpdate(snapshot_epoch=1, leader_epoch=3, start_offset=-1, delivery_complete_count=7)
+    rows = [encode_record(key, record) for record in (snapshot, update, None)]
+    log = tmp_path / f"{0:020}.log"
+    log.write_bytes(build_batch([(1000, *row, ()) for row in [*rows, (b"\0\x09", b""), (b"", b"x")]]))
+    _, first, second, tombstone, foreign, broken = forms(log, "--share-group-state-decoder")
+    named = {"group_id": "g", "topic_id": "AQEBAQEBAQEBAQEBAQEBAQ", "partition": 3}
+    assert first["decoded_key"] == tombstone["decoded_key"] == {"type": "share_snapshot", **named}
+    assert second["decoded_key"] == {"type": "share_update", **named}
+    assert first["decoded_value"] == {
+        "version": 0,
+        "snapshot_epoch": 1,
+        "state_epoch": 2,
+        "leader_epoch": 3,
+        "start_offset": 4,
+        "delivery_complete_count": -1,
+        "create_timestamp": 5,
+        "write_timestamp": 6,
+        "state_batches": [{"first_offset": 5, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}],
+    }
+    assert second["decoded_value"]["delivery_complete_count"] == 7
+    assert tombstone["decoded_value"] is None
+    assert foreign["decoded_key"] == {"type": 9}
+    assert "invalid record of share group state" in broken["reason"]

@@ -88,3 +88,20 @@ async def test_the_lag_counts_records_that_were_not_taken() -> None:
             assert stream.lag == {("t", 0): 7}
             await take(7, stream)
             assert stream.lag == {("t", 0): 0}
+
+
+@on_both_loops
+async def test_partitions_are_exchanged_while_the_others_are_read() -> None:
+    async with fake_cluster() as cluster, connect(cluster.address, fetch_partition_bytes=100) as client:
+        for log in cluster.create("t", 3):
+            fill(log, *[5] * 4)
+        async with client.consume_batches("t", partitions=[0, 1], until_end=True) as stream:
+            first = await anext(stream)
+            before = stream.positions
+            await stream.assign({("t", 1): 0, ("t", 2): 15})
+            assert stream.positions == {("t", 1): before["t", 1], ("t", 2): 15}
+            records = [*first, *[record for batch in [batch async for batch in stream] for record in batch]]
+        read = {partition: [each.offset for each in records if each.partition == partition] for partition in range(3)}
+        assert read[0] == list(range(before["t", 0]))
+        assert read[1] == list(range(20))
+        assert read[2] == list(range(15, 20))

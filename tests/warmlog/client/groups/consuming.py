@@ -11,6 +11,11 @@ from warmlog.client import AsyncClient, GroupRecordStream
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
+    "group.consumer.assignment.interval.ms": 0,
+    "group.consumer.min.heartbeat.interval.ms": 50,
+    "group.consumer.heartbeat.interval.ms": 50,
+    "group.consumer.min.session.timeout.ms": 100,
+    "group.consumer.session.timeout.ms": 20_000,
     "offsets.topic.num.partitions": 2,
 }
 QUICK: dict[str, Any] = {"session_timeout_s": 0.9, "rebalance_timeout_s": 10}

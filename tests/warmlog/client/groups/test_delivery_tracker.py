@@ -90,3 +90,42 @@ def test_committable_offsets_match_a_model_of_taken_records(steps: list[str], da
             tracker.deliver([record("t", 0, offset) for offset in range(taken, position)], {place: position})
             in_hand = 0
         check()
+
+
+def test_records_that_were_kept_back_are_delivered_later_without_those_that_were_dropped() -> None:
+    tracker = DeliveryTracker()
+    tracker.deliver(RECORDS, AFTER)
+    next(tracker.remaining)
+    tracker.keep_back()
+    assert list(tracker.remaining) == []
+    assert tracker.committable(include_last=True) == {("a", 0): 8, ("b", 1): 7, ("c", 2): 3}
+    assert tracker.committable(include_last=False) == {("a", 0): 5, ("b", 1): 7, ("c", 2): 3}
+    tracker.finish()
+    tracker.drop({("b", 1)})
+    tracker.add({("a", 0): 0, ("d", 3): 4})
+    assert tracker.committable(include_last=False) == {("a", 0): 8, ("c", 2): 3, ("d", 3): 4}
+    kept = tracker.take_kept_back()
+    assert kept == RECORDS[2:]
+    tracker.deliver(kept, {("a", 0): 12, ("c", 2): 3, ("d", 3): 4})
+    assert tracker.committable(include_last=True)["a", 0] == 8
+    assert not tracker.take_kept_back()
+
+
+def test_a_partition_that_moves_leaves_the_records_that_were_kept_back() -> None:
+    tracker = DeliveryTracker()
+    tracker.deliver(RECORDS, AFTER)
+    next(tracker.remaining)
+    tracker.keep_back()
+    assert tracker.first_left(("a", 0)) == 8
+    tracker.move(("a", 0), 2, keep_taken=False)
+    assert tracker.committable(include_last=True)["a", 0] == 2
+    assert tracker.take_kept_back() == [RECORDS[1]]
+
+
+def test_revoked_records_are_not_kept_back() -> None:
+    tracker = DeliveryTracker()
+    tracker.deliver(RECORDS, AFTER)
+    tracker.keep_back()
+    tracker.revoke()
+    assert not tracker.take_kept_back()
+    assert tracker.committable(include_last=True) == {("a", 0): 5, ("b", 1): 7, ("c", 2): 3}

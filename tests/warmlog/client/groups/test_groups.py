@@ -18,26 +18,30 @@ from warmlog import (
     UnknownTopicError,
     connect,
 )
+from warmlog.client import GroupProtocol
 from warmlog.protocol.errors import ErrorCode
 from warmlog.testing import Broker
 
 
+@pytest.mark.parametrize(("protocol", "assignor"), [("consumer", "uniform"), ("classic", "range")])
 @on_both_loops
-async def test_groups_are_listed_described_altered_and_deleted(module_broker: Broker, names: tuple[str, str]) -> None:
+async def test_groups_are_listed_described_altered_and_deleted(
+    module_broker: Broker, names: tuple[str, str], protocol: GroupProtocol, assignor: str
+) -> None:
     topic, group = names
     async with connect(module_broker.native, client="me") as client:
         await fill(client, topic, partitions=2)
         await client.commit_offsets(group, {(topic, 0): 2})
-        async with client.consume(topic, group=group) as stream:
+        async with client.consume(topic, group=group, group_protocol=protocol) as stream:
             (described,) = await client.describe_groups(group)
-            assert (described.state, described.protocol_type, described.protocol) == ("Stable", "consumer", "range")
+            assert (described.state, described.protocol_type, described.protocol) == ("Stable", "consumer", assignor)
             (member,) = described.members
             assert (member.member_id, member.client_id, member.topics) == (stream.member_id, "me", (topic,))
             assert [(one.partition, one.offset, one.high_watermark, one.lag) for one in described.positions] == [
                 (0, 2, 5, 3), (1, -1, 5, None),
             ]  # fmt: skip
             assert {one.member_id for one in described.positions} == {stream.member_id}
-            assert group in [one.group for one in await client.list_groups(states=["stable"])]
+            assert (group, protocol) in [(one.group, one.type) for one in await client.list_groups(states=["stable"])]
             with pytest.raises(GroupNotEmptyError):
                 await client.commit_offsets(group, {(topic, 0): 0})
             with pytest.raises(GroupNotEmptyError):

@@ -206,15 +206,16 @@ async def test_a_static_member_gets_its_partitions_back(module_broker: Broker, n
 
 
 @on_both_loops
-async def test_a_member_with_the_same_instance_id_replaces_the_first(
+async def test_in_a_classic_group_a_member_with_the_same_instance_id_replaces_the_first(
     module_broker: Broker, names: tuple[str, str]
 ) -> None:
     topic, group = names
     async with connect(module_broker.native) as client, connect(module_broker.native) as other:
         await fill(client, topic)
-        stream = client.consume(topic, group=group, instance_id="i", **QUICK)
+        options = QUICK | {"instance_id": "i", "group_protocol": "classic"}
+        stream = client.consume(topic, group=group, **options)
         await take(stream, 10)
-        async with other.consume(topic, group=group, instance_id="i", **QUICK) as follower:
+        async with other.consume(topic, group=group, **options) as follower:
             with anyio.fail_after(20), pytest.raises(GroupMovedOnError) as caught:
                 await anext(stream)
             assert caught.value.code is ErrorCode.FENCED_INSTANCE_ID

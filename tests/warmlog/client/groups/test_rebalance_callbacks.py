@@ -8,7 +8,8 @@ import pytest
 from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.groups.consuming import QUICK, committed, fill, take, until, until_empty
 from warmlog import Client, connect
-from warmlog.protocol.groups import LeaveGroupRequest, LeaveGroupResponse, LeavingMember
+from warmlog.client import GroupProtocol
+from warmlog.protocol.native.groups import HeartbeatConsumerGroupRequest, HeartbeatConsumerGroupResponse
 from warmlog.testing import Broker
 
 Partitions = Sequence[tuple[str, int]]
@@ -43,9 +44,10 @@ async def test_partitions_are_assigned_at_first_and_revoked_in_the_end(
         await client.delete_group(group)
 
 
+@pytest.mark.parametrize(("protocol", "moved"), [("consumer", 1), ("classic", 2)])
 @on_both_loops
 async def test_what_is_processed_can_be_committed_before_partitions_move(
-    module_broker: Broker, names: tuple[str, str]
+    module_broker: Broker, names: tuple[str, str], protocol: GroupProtocol, moved: int
 ) -> None:
     topic, group = names
     diary = Diary()
@@ -57,19 +59,23 @@ async def test_what_is_processed_can_be_committed_before_partitions_move(
             await diary.revoked(partitions)
 
         options = QUICK | {"on_assigned": diary.assigned, "on_revoked": revoked, "auto_commit": False}
+        options["group_protocol"] = protocol
         async with client.consume(topic, group=group, **options) as stream:
             assert len(await take(stream, 10)) == 10
 
             async def join() -> None:
-                async with client.consume(topic, group=group, **QUICK):
+                async with client.consume(topic, group=group, **QUICK | {"group_protocol": protocol}):
                     await anyio.sleep_forever()
 
             tasks.start_soon(join)
             with anyio.move_on_after(20) as scope:
-                tasks.start_soon(_cancel_when, scope, lambda: len(diary) == 3)
+                tasks.start_soon(_cancel_when, scope, lambda: len(diary) == 1 + moved)
                 await anext(stream)
-            assert diary[:2] == [("assigned", {0, 1}), ("revoked", {0, 1})]
-            assert len(diary[2][1]) == 1
+            assert [(event, len(partitions)) for event, partitions in diary] == [
+                ("assigned", 2),
+                ("revoked", moved),
+                ("assigned", 1),
+            ][: 1 + moved]
             assert await committed(client, group) == {(topic, 0): 5, (topic, 1): 5}
         tasks.cancel_scope.cancel()
 
@@ -111,8 +117,8 @@ async def test_partitions_of_a_removed_member_are_lost(module_broker: Broker, na
         options = QUICK | {"on_assigned": diary.assigned, "on_revoked": diary.revoked, "on_lost": diary.lost}
         async with client.consume(topic, group=group, **options) as stream:
             await take(stream, 10)
-            leaving = LeaveGroupRequest(group=group, members=(LeavingMember(member_id=stream.member_id),))
-            await client._cluster.ask(leaving, LeaveGroupResponse)
+            leaving = HeartbeatConsumerGroupRequest(group=group, member_id=stream.member_id, member_epoch=-1)
+            await client._cluster.ask(leaving, HeartbeatConsumerGroupResponse)
             await client.produce(topic, value=b"10")
             with anyio.move_on_after(20) as scope, anyio.CancelScope():
                 async with anyio.create_task_group() as tasks:

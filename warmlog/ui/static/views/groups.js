@@ -2,7 +2,7 @@
 import { Change, Facts, Pager, Place, Problem, Waiting, Wide, counted, go, html, number, pagePath, query, setValues, useApi, useContext, useRef } from "../lib.js";
 
 const KEPT = 60; // samples of the lag, kept in the page
-const TYPES = { classic: "classic", consumer: "consumer (KIP-848)", share: "share (KIP-932)" };
+const TYPES = { classic: "classic", consumer: "consumer (KIP-848)", share: "share (KIP-932)", streams: "streams (KIP-1071)" };
 
 export function Groups() {
   const { values } = useContext(Place);

@@ -1,0 +1,1 @@
+"""`warmlog share`: share groups (KIP-932), queues whose jobs are accepted one by one."""
