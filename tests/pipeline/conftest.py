@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from tests.broker.stored_topics import stored_topics
+from tests.pipeline.class_archive import use_archive
 from tests.requires import lacks
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import TimeIndex
@@ -41,6 +42,7 @@ def can_run_spark() -> None:
         check_spark()
     except PipelineError as error:
         lacks(error)
+    use_archive()
 
 
 @pytest.fixture(scope="session")

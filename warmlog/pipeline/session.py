@@ -37,11 +37,11 @@ def check_spark() -> None:
     check_java()
 
 
-def check_libraries(*names: str) -> None:
+def check_libraries(*names: str, extra: str = "spark") -> None:
     """Raise PipelineError if any of these libraries (pyspark and pyarrow by default) is not installed."""
     missing = [name for name in names or LIBRARIES if find_spec(name) is None]
     if missing:
-        raise PipelineError(f"the pipeline needs {' and '.join(missing)}: install warmlog with its extra `spark`")
+        raise PipelineError(f"the pipeline needs {' and '.join(missing)}: install warmlog with its extra `{extra}`")
 
 
 def check_java() -> None:

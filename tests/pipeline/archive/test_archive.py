@@ -265,7 +265,7 @@ def test_a_broker_that_is_away_is_waited_for_and_the_group_told_how_far_it_is(tm
         commits = run_every(job, LocalRunner(), turn)
         assert [next(commits).rows for _ in range(2)] == [10, 5]
         assert next(turns, None) is None
-        while job._is_group_behind:  # the coordinator may still be loading
+        while job._group.is_behind:  # the coordinator may still be loading
             assert job.step(LocalRunner()) is None
         with Client(broker.native) as client:
             (group,) = client.describe_groups("lake")

@@ -1,9 +1,8 @@
 """`warmlog pipeline count` and `archive`."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,11 @@ from warmlog.cli.pipeline.job import (
     bootstrap_option,
     job_options,
     pipeline_errors,
+    reported,
     running,
     show_stats,
     until_terminated,
+    warnings_shown,
 )
 
 if TYPE_CHECKING:
@@ -140,12 +141,12 @@ def archive(
             raise click.UsageError(f"--partition-by {partition_by} needs the column timestamp.")
         settings = ArchiveSettings(partition_by=partition_by, compression=compression)
         store = ArchiveStore(Path(target).absolute())
-        with _warnings_shown(), store.locked():
+        with warnings_shown(), store.locked():
             archiving = ArchiveJob(options, store, settings)
             with (
                 running("archive", job, archiving.pending_bytes, archiving.reporter) as run,
                 until_terminated(is_endless=every is not None),
-                _reported(archiving, job.report_file, as_json=as_json),
+                reported(archiving, job.report_file, as_json=as_json),
             ):
                 for commit in _commits(archiving, run, every):
                     _show_commit(commit, as_json=as_json)
@@ -180,30 +181,6 @@ class Interval:
         if now < self._next:
             self._sleep(self._next - now)
         self._next = max(self._next, now) + self._every_s
-
-
-@contextmanager
-def _reported(job: "ArchiveJob", report_file: Path | None, *, as_json: bool) -> Iterator[None]:
-    """Print the report however the job ends, even if it is interrupted."""
-    try:
-        yield
-        if not job.commits and not as_json:
-            print_line("nothing new")
-    finally:
-        show_stats(job.reporter.report(), report_file, quiet=as_json or not job.commits)
-
-
-@contextmanager
-def _warnings_shown() -> Iterator[None]:
-    """Show the job's warnings as lines on standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("warmlog: %(message)s"))
-    logger = logging.getLogger("warmlog.pipeline")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
 
 
 def _show_commit(commit: "Commit", *, as_json: bool) -> None:

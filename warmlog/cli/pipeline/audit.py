@@ -1,6 +1,7 @@
 """`warmlog pipeline audit` and `compact-report`."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,9 @@ import click
 
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
+from warmlog.cli.pipeline.audit_table import audit_target
 from warmlog.cli.pipeline.job import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
+from warmlog.cli.pipeline.target import TableTarget, table_options
 
 if TYPE_CHECKING:
     from warmlog.pipeline.jobs.audit import Audit, Compared, PartitionAudit
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from warmlog.pipeline.jobs.compaction import Compactable
 
 HOUR_MS = 3_600_000
+OPTIONAL_TOPIC = click.option("--topic", metavar="TOPICS", help="A topic, or several separated by commas.")
 COUNTS = ("markers", "compacted", "missing", "duplicates", "damaged")
 AUDIT_COLUMNS = (
     Column("topic"),
@@ -55,7 +59,18 @@ TOP_COLUMNS = (
 
 
 @click.command()
-@job_options
+@partial(job_options, topic=OPTIONAL_TOPIC)
+@click.argument("topic_name", metavar="[TOPIC", required=False)
+@click.argument("target", metavar="TABLE]", required=False)
+@bootstrap_option
+@table_options
+@click.option(
+    "--state",
+    "state_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="With TABLE: leave out what the last audit with this file has proved, and update it.",
+)
 @click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Compare this archive with the log.")
 @click.option(
     "--by",
@@ -70,14 +85,41 @@ TOP_COLUMNS = (
 @json_option("One JSON object: partitions by hour, and the findings.")
 @click.pass_context
 def audit(
-    context: click.Context, /, table: Path | None, by: str, plot_file: Path | None, as_json: bool, **given: Any
+    context: click.Context,
+    /,
+    topic_name: str | None,
+    target: str | None,
+    bootstrap: str | None,
+    catalog: str | None,
+    warehouse: str | None,
+    storage: tuple[tuple[str, str], ...],
+    state_file: Path | None,
+    table: Path | None,
+    by: str,
+    plot_file: Path | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
-    """Account for every offset of topics.
+    """Account for every offset of topics, in their directories or in a table.
 
-    The CRC of every batch is checked. Missing, compacted, damaged and duplicate offsets are counted by partition and
-    hour, and both indexes are checked against the log. The exit status is 1 if there are findings.
+    Without TABLE the directories are audited. The CRC of every batch is checked. Missing, compacted, damaged and
+    duplicate offsets are counted by partition and hour, and both indexes are checked against the log.
+
+    TABLE is a Delta or Iceberg table, named as for `table`. Every offset is in it once, or a finding says why not:
+    missing, doubled and altered rows are named with their files.
+
+    The exit status is 1 if there are findings.
     """
-    job = JobOptions(**given)
+    job = JobOptions(**{**given, "topic": _topic(topic_name, given["topic"])})
+    if target is not None:
+        if table is not None or plot_file is not None:
+            raise click.UsageError("--table and --plot are for directories: leave out TABLE.")
+        where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
+        if audit_target(job, bootstrap, where, state_file, as_json=as_json):
+            context.exit(1)
+        return
+    if catalog is not None or state_file is not None or bootstrap is not None:
+        raise click.UsageError("--catalog, --state and --bootstrap are for TABLE, which is missing.")
     with pipeline_errors("pyarrow", "numpy"):
         from warmlog.pipeline.job_stats import Reporter
         from warmlog.pipeline.jobs.audit import audit_topics
@@ -102,6 +144,15 @@ def audit(
     show_stats(report, job.report_file, quiet=as_json)
     if result.finding_count:
         context.exit(1)
+
+
+def _topic(argument: str | None, option: str | None) -> str:
+    if argument is not None and option is not None:
+        raise click.UsageError("TOPIC and --topic exclude each other.")
+    topic = argument if argument is not None else option
+    if topic is None:
+        raise click.UsageError("Missing argument 'TOPIC', or option '--topic'.")
+    return topic
 
 
 def _show_audit(audit: "Audit", by: str) -> None:

@@ -1,5 +1,6 @@
 """Common parts of the `warmlog pipeline` commands: options, choice of engine, progress, errors and reports."""
 
+import logging
 import os
 import signal
 import sys
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import click
 
@@ -37,6 +38,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Assignments = tuple[tuple[str, str], ...]
 
 DEFAULT_PATH = "data"
+TOPIC_OPTION = click.option("--topic", metavar="TOPICS", required=True, help="A topic, or several separated by commas.")
 _FILES = frozenset({"tlsCa", "tlsCertificate", "passwordFile", "tokenFile"})
 
 
@@ -104,16 +106,16 @@ def _absolute(path: str) -> str:
     return ",".join(str(Path(part.strip()).absolute()) for part in parts)
 
 
-def job_options(command: Command) -> Command:
-    """Add the options of every job: the fields of JobOptions."""
+def job_options(command: Command, *, topic: Callable[[Command], Command] = TOPIC_OPTION) -> Command:
+    """Add the options of every job: the fields of JobOptions. `topic`: the option or argument for it."""
     for option in reversed(
         (
+            topic,
             click.option(
                 "--path",
                 metavar="DIR",
                 help=f"The data directory, or several separated by commas.  [default: {DEFAULT_PATH}]",
             ),
-            click.option("--topic", metavar="TOPICS", required=True, help="A topic, or several separated by commas."),
             click.option(
                 "-o",
                 "--option",
@@ -200,15 +202,15 @@ class TaskProgress:
 
 
 @contextmanager
-def pipeline_errors(*libraries: str) -> Iterator[None]:
-    """Convert a job's errors to a one-line Failure. `libraries`: optional ones that its modules import."""
+def pipeline_errors(*libraries: str, extra: str = "spark") -> Iterator[None]:
+    """Convert a job's errors to a one-line Failure. `libraries`: optional ones of `extra` that its modules import."""
     from warmlog.inspect.errors import InspectError
     from warmlog.pipeline.errors import PipelineError
     from warmlog.pipeline.session import check_libraries
 
     try:
         if libraries:
-            check_libraries(*libraries)
+            check_libraries(*libraries, extra=extra)
         yield
     except (PipelineError, InspectError, OSError) as error:
         raise Failure(str(error)) from error
@@ -235,6 +237,37 @@ def until_terminated(*, is_endless: bool) -> Iterator[None]:
             raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class CommittingJob(Protocol):
+    """A job that commits batches."""
+
+    reporter: "Reporter"
+    commits: int
+
+
+@contextmanager
+def reported(job: CommittingJob, report_file: Path | None, *, as_json: bool) -> Iterator[None]:
+    """Print the report however the job ends, even if it is interrupted."""
+    try:
+        yield
+        if not job.commits and not as_json:
+            print_line("nothing new")
+    finally:
+        show_stats(job.reporter.report(), report_file, quiet=as_json or not job.commits)
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Show the job's warnings as lines on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("warmlog: %(message)s"))
+    logger = logging.getLogger("warmlog.pipeline")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def show_stats(report: "Report", report_file: Path | None, *, quiet: bool = False) -> None:

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from uuid import uuid4
 
-from warmlog.pipeline.archive.store import StagedFile, sync
+from warmlog.pipeline.archive.store import StagedFile
+from warmlog.pipeline.copying.parquet import ParquetFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.source.input import read_batches
 from warmlog.pipeline.source.plan import AnySplit, first_offset_of
@@ -23,7 +24,6 @@ from warmlog.protocol.records.arrow.columns import Wanted
 from warmlog.protocol.records.layout import BatchHeader
 
 MAX_OPEN_FILES = 32  # of one task; records of more hours than this at a time mean wrong clocks
-ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to be buffered
 OPEN_BYTES = 64 << 20  # of all row groups that a task buffers
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SUFFIX = ".parquet"
@@ -142,41 +142,17 @@ class FileSet:
             file.close()
 
 
-class _File:
-    """A Parquet file that is being written, a row group at a time."""
+class _File(ParquetFile):
+    """A file of a task, flushed to disk when it is finished."""
 
     def __init__(self, path: Path, schema: Any, compression: str) -> None:
-        from pyarrow import parquet
-
-        repeated = [name for name in ("topic", "partition", "timestampType") if name in schema.names]
+        super().__init__(path, schema, compression)
         self._path = path
-        self._schema = schema
-        self._writer = parquet.ParquetWriter(path, schema, compression=compression, use_dictionary=repeated)
-        self._waiting: list[Any] = []
-        self.waiting_bytes = 0
-
-    def add(self, batch: Any) -> None:
-        self._waiting.append(batch)
-        self.waiting_bytes += batch.nbytes
-        if self.waiting_bytes >= ROW_GROUP_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write buffered rows as one row group."""
-        if self._waiting:
-            import pyarrow as pa
-
-            table = pa.Table.from_batches(self._waiting, self._schema)
-            self._writer.write_table(table, row_group_size=table.num_rows)
-        self._waiting, self.waiting_bytes = [], 0
 
     def finish(self) -> None:
-        self.flush()
-        self._writer.close()
+        """Write buffered rows and the footer, and flush the file. Raises OSError."""
+        super().finish()
         sync(self._path)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def _parts(batch: Any, partition_by: PartitionBy) -> Iterator[tuple[str, Any]]:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from warmlog.pipeline.copying.parquet import sync
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
@@ -169,12 +170,3 @@ def _commit_of(form: dict[str, Any]) -> Commit:
     }
     lists = {name: tuple(form[name]) for name in ("columns", "damaged", "files")}
     return Commit(**{**form, **lists, "spans": spans})
-
-
-def sync(path: Path) -> None:
-    """Flush a file or directory to disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

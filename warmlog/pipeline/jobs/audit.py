@@ -24,6 +24,7 @@ from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_orde
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.jobs.audit_segment import MAX_FINDINGS, Audited, AuditFinding, Hour, SegmentTask, audit_segment
+from warmlog.pipeline.jobs.table_proof import runs
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, read_batches, rules_of, wanted_partitions
 from warmlog.pipeline.source.options import ReadOptions
@@ -31,8 +32,6 @@ from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Extent, Range, key_of
 from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.partitions import TopicPartition
-
-SHOWN_RUNS = 3  # of offsets, in a finding
 
 
 @dataclass(slots=True, kw_only=True)
@@ -388,7 +387,7 @@ def compare_split(rules: ReadRules, task: TableTask) -> Compared:
         (different, "different in the archive: their timestamps differ"),
     ):
         if len(offsets):
-            done.findings.append(_finding(task, f"{_runs(offsets)} {'is' if len(offsets) == 1 else 'are'} {what}"))
+            done.findings.append(_finding(task, f"{runs(offsets)} {'is' if len(offsets) == 1 else 'are'} {what}"))
     done.stats.read_s = watch.seconds
     return done
 
@@ -433,14 +432,3 @@ def _numbers(batch: Any, name: str) -> Any:
     import pyarrow as pa
 
     return batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
-
-
-def _runs(offsets: Any) -> str:
-    """Format as `offsets 3 to 9, 12 and 5 more`."""
-    import numpy as np
-
-    runs = np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:SHOWN_RUNS]]
-    rest: Sequence[Any] = runs[SHOWN_RUNS:]
-    more = f" and {sum(map(len, rest)):,} more" if rest else ""
-    return f"{'offset' if len(offsets) == 1 else 'offsets'} {', '.join(shown)}{more}"

@@ -92,7 +92,9 @@ class ArrowDecoder:
     def _constant(self, name: str, count: int) -> pa.Array:
         made = self._repeated.get(name)
         if made is None or len(made) < count:
-            made = pa.repeat(pa.scalar(self._constants[name], TYPES[name]), max(count, CHUNK_RECORDS))
+            # The first chunk is the only one of a small split: nothing larger shall stay in memory with it.
+            size = count if made is None else max(count, CHUNK_RECORDS)
+            made = pa.repeat(pa.scalar(self._constants[name], TYPES[name]), size)
             self._repeated[name] = made
         return made.slice(0, count)
 

@@ -44,6 +44,11 @@ def size_of_split(split: AnySplit) -> int:
     return split.size if isinstance(split, Split) else (split.end_offset - split.first_offset) * RECORD_BYTES
 
 
+def end_offset_of(split: AnySplit) -> int:
+    """Return the end of a split's offsets, excluded."""
+    return split.pieces[-1].end_offset if isinstance(split, Split) else split.end_offset
+
+
 def first_offset_of(split: AnySplit) -> int:
     """Return the first offset of a split."""
     return split.pieces[0].first_offset if isinstance(split, Split) else split.first_offset

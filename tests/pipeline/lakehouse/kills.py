@@ -1,0 +1,121 @@
+"""Kill `warmlog pipeline table` at random moments while records arrive, then see that each is in the table once.
+
+    python -m tests.pipeline.lakehouse.kills --kills 200 --seed 7 [--kind delta|iceberg] [--writers 2]
+
+Each round starts the writers, kills them with kill -9 after a random time, and appends records. The last run is left
+alone. DuckDB reads the files that the libraries list; neither knows of receipts. The audit has to agree.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from deltalake.exceptions import TableNotFoundError
+from pyiceberg.exceptions import NoSuchTableError
+
+from tests.pipeline.lakehouse.tables import KINDS, Kind, arguments_of, offsets_in, query
+from warmlog.client.blocking import Client
+from warmlog.testing import Broker
+
+PARTITIONS = 3
+RECORDS = 20_000  # of each partition, a round
+START_S = 0.8  # a process needs to import its libraries
+LONGEST_S = 2.5
+
+
+def start(broker: Broker, directory: Path, kind: Kind, *more: str) -> subprocess.Popen[bytes]:
+    """Start a writer; without more options, with commits of few rows."""
+    source = ["--path", str(broker.data_dir), "--bootstrap", broker.native, "--every", "20ms"]
+    how = list(more) if more else ["-o", "maxOffsetsPerTrigger=500", "-o", "maxSplitBytes=5000"]
+    command = [sys.executable, "-m", "warmlog", "pipeline", "table", "orders", *arguments_of(directory, kind)]
+    return subprocess.Popen(
+        [*command, *source, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a writer."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def rounds(
+    broker: Broker, directory: Path, kind: Kind, kills: int, writers: int, chance: random.Random
+) -> Iterator[int]:
+    """Run and kill writers; yield the number of rows in the table after each round."""
+    with Client(broker.native) as client:
+        client.create_topic("orders", partitions=PARTITIONS, configs={"segment.bytes": "1048576"})
+        done = 0
+        while done < kills:
+            running = [start(broker, directory, kind) for _ in range(writers)]
+            for partition in range(PARTITIONS):
+                client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
+            for process in running:
+                time.sleep(chance.uniform(START_S if process is running[0] else 0.0, LONGEST_S))
+                kill(process)
+                done += 1
+            yield rows_in(directory, kind)
+
+
+def rows_in(directory: Path, kind: Kind) -> int:
+    """Return the number of rows; 0 if the writers were killed before there was a table."""
+    try:
+        return len(offsets_in(directory, kind))
+    except (NoSuchTableError, TableNotFoundError):
+        return 0
+
+
+def finish(broker: Broker, directory: Path, kind: Kind) -> list[tuple[int, int]]:
+    """Copy the rest, and return what is wrong: (partition, offset) pairs that are missing or doubled."""
+    process = start(broker, directory, kind, "--until-end")
+    assert process.wait() == 0, "the last run failed"
+    with Client(broker.native) as client:
+        ends = client.offsets("orders", "end")
+    expected = {(partition, offset) for partition in range(PARTITIONS) for offset in range(ends[partition])}
+    found = offsets_in(directory, kind)
+    doubled = query(
+        directory, kind, 'SELECT "partition", "offset" FROM data GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL'
+    )
+    return sorted((expected ^ set(found)) | {(row[0], row[1]) for row in doubled})
+
+
+def audit(broker: Broker, directory: Path, kind: Kind) -> int:
+    """Return 1 if the audit finds anything."""
+    command = [sys.executable, "-m", "warmlog", "pipeline", "audit", "orders", *arguments_of(directory, kind)]
+    return int(subprocess.run([*command, "--path", str(broker.data_dir)], check=False).returncode != 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script; 1 if a record is missing or doubled, or the audit says so."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--kind", choices=KINDS, default=None)
+    parser.add_argument("--writers", type=int, default=2)
+    given = parser.parse_args(arguments)
+    seed = given.seed if given.seed is not None else random.randrange(1 << 32)
+    print(f"seed {seed}")
+    wrong = 0
+    for kind in [given.kind] if given.kind else KINDS:
+        with tempfile.TemporaryDirectory() as name, Broker(data_dir=Path(name, "data")) as broker:
+            kills = given.kills if given.kind else given.kills // len(KINDS)
+            for rows in rounds(broker, Path(name), kind, kills, given.writers, random.Random(seed)):
+                print(f"{kind}: {rows:,} rows", flush=True)
+            faults = finish(broker, Path(name), kind)
+            wrong += audit(broker, Path(name), kind)
+            print(f"{kind}: {len(offsets_in(Path(name), kind)):,} rows, missing or doubled: {faults[:10] or 'none'}")
+            wrong += len(faults)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The command killed with kill -9 while records arrive, and two of it at once."""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.lakehouse.kills import RECORDS, audit, finish, rounds
+from tests.pipeline.lakehouse.tables import Kind, offsets_in
+from warmlog.testing import Broker
+
+pytestmark = pytest.mark.interop  # takes minutes
+
+
+@pytest.mark.parametrize("writers", [1, 2])
+def test_killed_at_random_moments_each_record_is_in_the_table_once(kind: Kind, writers: int, tmp_path: Path) -> None:
+    chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
+    with Broker(data_dir=tmp_path / "data") as broker:
+        counts = list(rounds(broker, tmp_path, kind, 3 * writers, writers, chance))
+        assert finish(broker, tmp_path, kind) == []
+        assert audit(broker, tmp_path, kind) == 0
+    assert len(offsets_in(tmp_path, kind)) == len(counts) * 3 * RECORDS

@@ -1,0 +1,177 @@
+"""Tables in an object store: moto's, which has conditional writes as S3 does."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+from pyarrow.fs import S3FileSystem
+
+from tests.pipeline.conftest import DirectoryWriter
+from tests.pipeline.lakehouse.tables import AnyTable, Kind, copied, options_of
+from tests.pipeline.lakehouse.test_exactly_once import BOTH, KilledError, Killer, Watched, once
+from warmlog.cli.pipeline.audit import audit as audit_command
+from warmlog.cli.pipeline.table import table as table_command
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
+from warmlog.pipeline.lakehouse.table import OutcomeUnknownError
+from warmlog.pipeline.lakehouse.target import open_table
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.options import COLUMNS, ReadOptions
+
+KEYS = {"access_key": "testing", "secret_key": "testing", "region": "us-east-1"}
+
+
+class Bucket:
+    """A bucket, and where the tables of a test are in it."""
+
+    def __init__(self, endpoint: str, directory: Path) -> None:
+        self.endpoint = endpoint
+        self.name = f"lake-{uuid4().hex[:8]}"
+        self._directory = directory
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id=KEYS["access_key"],
+            aws_secret_access_key=KEYS["secret_key"],
+            region_name=KEYS["region"],
+        )
+        s3.create_bucket(Bucket=self.name)
+        s3.close()
+        self.files = S3FileSystem(endpoint_override=endpoint, **KEYS)
+
+    def storage(self, kind: Kind) -> dict[str, str]:
+        if kind == "iceberg":
+            names = {"access_key": "s3.access-key-id", "secret_key": "s3.secret-access-key", "region": "s3.region"}
+            return {"s3.endpoint": self.endpoint, **{names[name]: value for name, value in KEYS.items()}}
+        names = {"access_key": "AWS_ACCESS_KEY_ID", "secret_key": "AWS_SECRET_ACCESS_KEY", "region": "AWS_REGION"}
+        where = {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ALLOW_HTTP": "true"}
+        return {**where, **{names[name]: value for name, value in KEYS.items()}}
+
+    def target(self, kind: Kind) -> tuple[str, dict[str, str]]:
+        if kind == "delta":
+            return f"s3://{self.name}/orders", {}
+        catalog = f"sqlite:///{self._directory}/catalog.db"
+        return "db.orders", {"catalog": catalog, "warehouse": f"s3://{self.name}/warehouse"}
+
+    def open(self, kind: Kind) -> AnyTable:
+        target, where = self.target(kind)
+        table = open_table(target, COLUMNS, storage=self.storage(kind), **where)
+        table.create()
+        table.refresh()
+        return table
+
+    def rows(self, kind: Kind) -> list[tuple[int, int]]:
+        """(partition, offset) of each row in the files of the newest version."""
+        table = pa.concat_tables(
+            parquet.read_table(file.path.removeprefix("s3://"), filesystem=self.files, columns=["partition", "offset"])
+            for file in self.open(kind).files()
+        )
+        return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+
+
+# A process of its own: deltalake holds the interpreter's lock while it waits for some answers.
+SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(*server.get_host_and_port(), sep=":", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        yield f"http://{server.stdout.readline().strip()}"
+        server.terminate()
+
+
+@pytest.fixture
+def bucket(endpoint: str, tmp_path: Path) -> Bucket:
+    return Bucket(endpoint, tmp_path)
+
+
+def audited(bucket: Bucket, kind: Kind, options: ReadOptions) -> TableAudit:
+    return audit_table(LocalRunner(), options, bucket.open(kind), Reporter("audit"))
+
+
+def test_a_topic_becomes_a_table_that_its_audit_proves(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
+    assert [each.rows for each in copied(bucket.open(kind), options_of(writer, maxOffsetsPerTrigger=50))] == [50, 40]
+    assert copied(bucket.open(kind), options_of(writer)) == []
+    assert bucket.rows(kind) == BOTH
+    result = audited(bucket, kind, options_of(writer))
+    assert (sum(each.proved.in_log for each in result.partitions), result.findings) == (90, [])
+    file = bucket.open(kind).files()[0]
+    key = file.path.removeprefix("s3://")
+    rows = parquet.read_table(key, filesystem=bucket.files)
+    parquet.write_table(rows.slice(1), key, filesystem=bucket.files)
+    (finding,) = audited(bucket, kind, options_of(writer)).findings
+    gone = rows["offset"][0].as_py()
+    assert (finding.what, finding.path) == (f"offset {gone} is in the log, and not in the table", file.path)
+
+
+def test_two_writers_at_once_add_each_offset_once(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
+    step = once("before commit", lambda: copied(bucket.open(kind), options_of(writer)))
+    assert copied(Watched(bucket.open(kind), step), options_of(writer)) == []
+    assert bucket.rows(kind) == BOTH
+    everything = bucket.files.get_file_info(pa.fs.FileSelector(bucket.name, recursive=True))
+    assert len([info for info in everything if info.path.endswith(".parquet")]) == len(bucket.open(kind).files())
+
+
+def test_a_lost_answer_is_neither_loss_nor_double(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
+    def lose() -> None:
+        raise OutcomeUnknownError("the connection was closed")
+
+    assert len(copied(Watched(bucket.open(kind), once("after commit", lose)), options_of(writer))) == 1
+    assert bucket.rows(kind) == BOTH
+
+
+def test_killed_again_and_again_it_neither_loses_nor_doubles(
+    writer: DirectoryWriter, kind: Kind, bucket: Bucket
+) -> None:
+    for steps in range(6, 36, 6):
+        try:
+            copied(Watched(bucket.open(kind), Killer(steps)), options_of(writer, maxOffsetsPerTrigger=40))
+        except KilledError:
+            continue
+    copied(bucket.open(kind), options_of(writer))
+    assert bucket.rows(kind) == BOTH
+
+
+def test_a_store_that_cannot_be_reached_is_an_error(writer: DirectoryWriter, tmp_path: Path) -> None:
+    storage = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "max_retries": "0"}
+    arguments = ["orders", "s3://lake/orders", "--path", str(writer.directory.parent), "--until-end"]
+    result = CliRunner().invoke(table_command, [*arguments, *_options({**storage, **_keys()})])
+    (line,) = result.output.splitlines()
+    assert (result.exit_code, line.startswith("Error: s3://lake/orders: Generic S3 error: ")) == (1, True)
+
+
+def _keys() -> dict[str, str]:
+    return {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_REGION": "us-east-1"}
+
+
+def _options(storage: dict[str, str]) -> list[str]:
+    return [part for name, value in storage.items() for part in ("--storage", f"{name}={value}")]
+
+
+def test_the_commands_take_the_options_of_the_store(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
+    target, where = bucket.target(kind)
+    options = [*_options(bucket.storage(kind)), *(part for name in where for part in (f"--{name}", where[name]))]
+    arguments: list[Any] = ["orders", target, "--path", str(writer.directory.parent), *options]
+    result = CliRunner().invoke(table_command, [*arguments, "--until-end"])
+    assert "committed 90 records" in result.output
+    result = CliRunner().invoke(audit_command, arguments)
+    assert "2 partitions, 90 rows: nothing wrong" in result.output

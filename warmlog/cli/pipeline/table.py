@@ -1,0 +1,140 @@
+"""`warmlog pipeline table`."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warmlog.cli.options import json_option
+from warmlog.cli.output import counted, print_json, print_line
+from warmlog.cli.pipeline.archive import Interval, duration
+from warmlog.cli.pipeline.job import (
+    JobOptions,
+    bootstrap_option,
+    job_options,
+    pipeline_errors,
+    reported,
+    running,
+    until_terminated,
+    warnings_shown,
+)
+from warmlog.cli.pipeline.target import TableTarget, table_options
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.lakehouse.receipts import Receipt
+
+MEBIBYTE = 1 << 20
+TOPIC_ARGUMENT = click.argument("topic", metavar="TOPIC")
+
+
+@click.command()
+@partial(job_options, topic=TOPIC_ARGUMENT)
+@click.argument("target")
+@bootstrap_option
+@table_options
+@click.option("--group", metavar="GROUP", help="Commit the copied offsets to this consumer group.")
+@click.option("--until-end", is_flag=True, help="Copy the records that exist now, then stop.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    type=duration,
+    default="10s",
+    show_default=True,
+    help="Interval between checks for new records.",
+)
+@click.option(
+    "--commit-rows",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=10_000_000,
+    show_default=True,
+    help="Rows of a commit, at most.",
+)
+@click.option(
+    "--commit-mib",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    help="Target size of a commit's files in MiB.",
+)
+@click.option(
+    "--commit-time",
+    metavar="TIME",
+    type=duration,
+    default="60s",
+    show_default=True,
+    help="Target time of a commit.",
+)
+@click.option(
+    "--file-mib",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Target size of a file in MiB.",
+)
+@click.option("--compression", type=click.Choice(["zstd", "snappy", "gzip", "none"]), default="zstd", show_default=True)
+@json_option("One JSON object per commit.")
+def table(
+    target: str,
+    bootstrap: str | None,
+    catalog: str | None,
+    warehouse: str | None,
+    storage: tuple[tuple[str, str], ...],
+    group: str | None,
+    until_end: bool,
+    every: float,
+    commit_rows: int,
+    commit_mib: int,
+    commit_time: float,
+    file_mib: int,
+    compression: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Copy a topic to a Delta or Iceberg table, each record exactly once.
+
+    TARGET is the directory or URL of a Delta table, or with --catalog an Iceberg table such as db.orders. A table that
+    does not exist is created. Offsets are committed with the rows: a run continues where the table ends, however the
+    last one ended, and two runs at once add no row twice. Records of aborted transactions are left out.
+    """
+    job = JobOptions(**given)
+    with pipeline_errors("deltalake", "pyiceberg", "pyarrow", extra="lakehouse"):
+        from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
+        from warmlog.pipeline.lakehouse.pace import Targets
+        from warmlog.pipeline.source.options import COLUMNS
+
+        options = job.read_options(
+            bootstrap=bootstrap, group=group, isolationLevel="read_committed", columns=",".join(COLUMNS)
+        )
+        targets = Targets(rows=commit_rows, bytes=commit_mib * MEBIBYTE, seconds=commit_time)
+        settings = TableSettings(targets=targets, file_bytes=file_mib * MEBIBYTE, compression=compression)
+        where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
+        opened = where.open(options.columns)
+        copying = TableJob(options, opened, settings)
+        opened.create()
+        with (
+            warnings_shown(),
+            running("table", job, copying.pending_bytes, copying.reporter) as run,
+            until_terminated(is_endless=not until_end),
+            reported(copying, job.report_file, as_json=as_json),
+        ):
+            for receipt in copying.run_until_end(run) if until_end else copying.run_every(run, Interval(every).wait):
+                _show(receipt, as_json=as_json)
+
+
+def _show(receipt: "Receipt", *, as_json: bool) -> None:
+    """Print one commit."""
+    if as_json:
+        print_json(receipt.form())
+        return
+    offsets = sum(span.end.offset - span.first for span in receipt.spans.values())
+    print_line(
+        f"committed {counted(receipt.rows, 'record')} of {counted(offsets, 'offset')} in"
+        f" {counted(len(receipt.spans), 'partition')}"
+    )
+    for damaged in receipt.damaged:
+        print_line(f"skipped: {damaged}")
+    if receipt.lost:
+        print_line(f"{counted(receipt.lost, 'offset')} were deleted before they were copied")

@@ -1,0 +1,54 @@
+"""The options of commands that say which Delta or Iceberg table is meant."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from warmlog.cli.options import assignment
+
+if TYPE_CHECKING:
+    from warmlog.pipeline.lakehouse.delta import DeltaTable
+    from warmlog.pipeline.lakehouse.iceberg import IcebergTable
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTarget:
+    """A table: a directory or URL, or with a catalog a name."""
+
+    target: str
+    catalog: str | None
+    warehouse: str | None
+    storage: tuple[tuple[str, str], ...]
+
+    def open(self, columns: Sequence[str]) -> "DeltaTable | IcebergTable":
+        """Return the table, which is not read yet. `columns`: those to be written. Raises PipelineError."""
+        from warmlog.pipeline.lakehouse.target import open_table
+
+        storage = dict(self.storage)
+        return open_table(self.target, columns, catalog=self.catalog, warehouse=self.warehouse, storage=storage)
+
+
+def table_options(command: Command) -> Command:
+    """Add the fields of TableTarget, except `target`."""
+    for option in (
+        click.option(
+            "--storage",
+            "storage",
+            metavar="NAME=VALUE",
+            type=assignment,
+            multiple=True,
+            help="Option of the object store (as deltalake names it) or property of the catalog.",
+        ),
+        click.option("--warehouse", metavar="URL", help="Where an Iceberg catalog creates tables."),
+        click.option(
+            "--catalog",
+            metavar="URL",
+            help="Iceberg catalog: sqlite:///FILE, postgresql://..., http://..., or a name in .pyiceberg.yaml.",
+        ),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,108 @@
+"""Progress of a job that copies topics batch after batch: what the next batch takes, and where it ends.
+
+1. A batch begins at the positions of the last commit, and at the log start of partitions that are new.
+2. A batch takes at most `maxOffsetsPerTrigger` offsets, so a kill costs no more than one batch's work.
+3. A loss is an error, or a warning that is logged once and counted; never silent.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from warmlog.pipeline.errors import DataLossError
+from warmlog.pipeline.source.offsets import Position, continue_at, position_at
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.ranges import Extent, Range, key_of, last_of, limited, resolve, resolve_end
+from warmlog.protocol.partitions import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: a kill costs some seconds of work
+MIN_SPLIT_OFFSETS = 250_000  # behind a broker: a task costs some milliseconds, and writes a file
+
+
+class Progress:
+    """Positions of a job, and the choice of its next batch. `positions`: of the last commit; None before the first.
+
+    `until`: where the job ends, None for an endless one. `reached`: the ends of the batch that was chosen last.
+    `lost`: offsets that were gone when it was chosen. `verb`: what the job does with records, for messages.
+    """
+
+    def __init__(self, options: ReadOptions, positions: dict[TopicPartition, Position] | None, *, verb: str) -> None:
+        self.options = options
+        self.positions = positions
+        self.until: Mapping[TopicPartition, int] | None = None
+        self.reached: dict[TopicPartition, Position] = {}
+        self.stopped: set[TopicPartition] = set()
+        self.lost = 0
+        self._verb = verb
+        self._warned: set[str] = set()
+
+    @property
+    def is_lenient(self) -> bool:
+        """Whether to continue without named topics that do not exist any more."""
+        return self.positions is not None and not self.options.fail_on_data_loss
+
+    def split_options(self, parallelism: int) -> ReadOptions:
+        """Return options with a number of splits for a broker, unless one is given or a partition must be one split."""
+        options = self.options
+        if options.path is not None or options.min_partitions is not None or options.on_corrupt == "stop":
+            return options
+        return replace(options, min_partitions=2 * parallelism, min_split_offsets=MIN_SPLIT_OFFSETS)
+
+    def choose(self, extents: list[Extent], most: int | None = None) -> dict[TopicPartition, Range]:
+        """Return the offsets of the next batch, at most `most` of them. Raises PipelineError, DataLossError."""
+        self.lost = 0
+        for topic, partition in (self.positions or {}).keys() - {key_of(extent) for extent in extents}:
+            if self.options.topics.wants(topic, partition):
+                self.warn(f"{topic}-{partition} is gone")
+        wanted = {key_of(extent): extent for extent in extents if self._is_wanted(key_of(extent))}
+        pending = self._pending(wanted.values())
+        starts = {key: start for key, (start, _) in pending.items()}
+        ends = {key: max(end, start) for key, (start, end) in pending.items()}
+        reached = limited(starts, ends, most or self.options.max_offsets_per_trigger or DEFAULT_BATCH_OFFSETS)
+        before = self.positions or {}
+        self.reached = {key: position_at(extent, reached[key], before.get(key)) for key, extent in wanted.items()}
+        return {key: Range(start=starts[key], end=reached[key]) for key in wanted}
+
+    def pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, Range]:
+        """Return all offsets that are still to be copied. Raises PipelineError, DataLossError."""
+        return {key: Range(start=start, end=max(end, start)) for key, (start, end) in self._pending(extents).items()}
+
+    def ends(self, extents: Iterable[Extent]) -> dict[TopicPartition, int]:
+        """Return the present ends of partitions, to be used as `until`. Raises DataLossError."""
+        return {key_of(extent): resolve_end(extent, self.options) for extent in extents}
+
+    def _pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, tuple[int, int]]:
+        return {key_of(extent): (self._start(extent), self._end(extent)) for extent in extents}
+
+    def _is_wanted(self, key: TopicPartition) -> bool:
+        return key not in self.stopped and (self.until is None or key in self.until)
+
+    def _start(self, extent: Extent) -> int:
+        """Return where to continue: at the end of the last commit, or at the beginning of a new partition."""
+        if self.positions is None:
+            return resolve(extent, self.options).start
+        position = self.positions.get(key_of(extent))
+        if position is None:
+            return extent.start_offset
+        end = last_of(extent, self.options)
+        if self.options.flushed_only:
+            end = max(end, position.offset)  # recovery points are checkpointed late, and may decrease
+        return continue_at(extent, position, end, self._lose)
+
+    def _end(self, extent: Extent) -> int:
+        end = resolve_end(extent, self.options)
+        return end if self.until is None else min(end, self.until[key_of(extent)])
+
+    def _lose(self, what: str, count: int) -> None:
+        if self.options.fail_on_data_loss:
+            raise DataLossError(f"{what} (failOnDataLoss=false {self._verb} what is left)")
+        self.warn(what)
+        self.lost += count
+
+    def warn(self, what: str) -> None:
+        """Log a warning, unless it was logged before."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s", what)

@@ -1,0 +1,166 @@
+"""The job behind `warmlog pipeline audit TOPIC TABLE`: account for every offset of a topic in a Delta or Iceberg table.
+
+A state remembers the stretches that were proved, and the files of the table then. The next audit leaves these stretches
+out, unless a file that may have rows of them was added or removed. Damage inside of a file that stays where it is needs
+an audit without a state.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from warmlog.pipeline.copying.parquet import replace_text
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.audit_segment import AuditFinding
+from warmlog.pipeline.jobs.log_ranges import log_extents, splits_of
+from warmlog.pipeline.jobs.table_proof import Proved, Stretch, prove
+from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents
+from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.table import Table
+from warmlog.pipeline.runner import Runner
+from warmlog.pipeline.source.input import rules_of
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import size_of_split
+from warmlog.pipeline.source.ranges import Range
+
+GROUP_BYTES = 32 << 20  # of the log, of one task
+
+StretchName = tuple[str, int, str | None, int, int]  # topic, partition, topic id, first, end
+
+
+@dataclass(slots=True, kw_only=True)
+class TableAudit:
+    """Result of an audit. `version`: the table's."""
+
+    table: str
+    version: int
+    partitions: list[PartitionProof]
+    findings: list[AuditFinding]
+
+    def form(self) -> dict[str, Any]:
+        """Return the audit as a JSON object."""
+        partitions = []
+        for partition in self.partitions:
+            form = asdict(replace(partition, proved=Proved()))
+            form.pop("proved")
+            partitions.append(form | {name: getattr(partition.proved, name) for name in Proved.COUNTS})
+        findings = [asdict(finding) for finding in self.findings]
+        return {"table": self.table, "version": self.version, "partitions": partitions, "findings": findings}
+
+
+@dataclass(slots=True, kw_only=True)
+class AuditState:
+    """What an audit has proved of a table: stretches, and the files that the table had."""
+
+    table: str
+    files: dict[str, DataFile] = field(default_factory=dict)
+    stretches: set[StretchName] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, path: Path, table: str) -> "AuditState":
+        """Read a state; an empty one if there is no file. Raises PipelineError, OSError."""
+        if not path.exists():
+            return cls(table=table)
+        try:
+            form = json.loads(path.read_text())
+            files = {
+                name: DataFile(
+                    path=name, size=size, bounds={column: (low, high) for column, (low, high) in bounds.items()}
+                )
+                for name, (size, bounds) in form["files"].items()
+            }
+            stretches = {(str(topic), *rest) for topic, *rest in form["stretches"]}
+            state = cls(table=form["table"], files=files, stretches=stretches)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PipelineError(f"{path} is not the state of an audit: {error!r}") from error
+        if state.table != table:
+            raise PipelineError(f"{path} is the state of an audit of {state.table}")
+        return state
+
+    def write(self, path: Path) -> None:
+        """Replace the file atomically. Raises OSError."""
+        files = {name: [file.size, file.bounds] for name, file in sorted(self.files.items())}
+        form = {"table": self.table, "files": files, "stretches": sorted(self.stretches, key=str)}
+        replace_text(path, json.dumps(form) + "\n")
+
+    def changed(self, files: Iterable[DataFile]) -> list[DataFile]:
+        """Return the files that were added, removed or replaced since."""
+        now = {file.path: file for file in files}
+        kept = {path for path, file in now.items() if path in self.files and self.files[path].size == file.size}
+        return [file for held in (now, self.files) for path, file in held.items() if path not in kept]
+
+
+def audit_table(
+    run: Runner, options: ReadOptions, table: Table, reporter: Reporter, state: AuditState | None = None
+) -> TableAudit:
+    """Audit topics in a table, and bring the state up to date. Raises PipelineError, InspectError, OSError."""
+    table.refresh()
+    state = state if state is not None else AuditState(table=table.name)
+    logs = log_extents(options)
+    receipts = [commit.receipt for commit in table.commits()][::-1]
+    wanted = {key for receipt in receipts for key in receipt.spans if options.topics.wants(*key)} | logs.keys()
+    files = sorted(table.files(), key=lambda file: (file.bounds.get("offset", (0, 0)), file.path))
+    contents = TableContents(files=files, receipts=receipts, positions=table.positions(wanted), columns=options.columns)
+    if not wanted & (contents.positions.keys() | {key for receipt in receipts for key in receipt.spans}):
+        raise PipelineError(f"{table.name} has no rows of {', '.join(options.topics.named)}")
+    changed = state.changed(files)
+    partitions, tasks = [], []
+    for key in sorted(wanted):
+        stretches = Stretches(key, contents, logs.get(key))
+        partitions.append(stretches.partition)
+        for stretch in stretches:
+            name = _name(stretch, stretches.partition)
+            if name in state.stretches and not any(file.may_hold(stretch.selection) for file in changed):
+                stretches.partition.audited_before += stretch.end - stretch.first
+            else:
+                tasks.append((stretches.partition, stretch))
+    splits = splits_of(options, [(stretch.key, _range(stretch)) for _, stretch in tasks])
+    rules = replace(rules_of(options), on_corrupt="skip", fail_on_data_loss=False)
+    groups = _grouped([replace(stretch, log=log) for (_, stretch), log in zip(tasks, splits, strict=True)])
+    results = run(groups, partial(prove, table.store(), rules), lambda group: sum(map(_size, group)))
+    for (partition, stretch), proved in zip(tasks, chain.from_iterable(results), strict=True):
+        partition.proved.add(proved)
+        if stretch.proof is not None and not stretch.is_earlier and not stretch.is_open:
+            partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing, 0)
+        reporter.add(proved.stats)
+        name = _name(stretch, partition)
+        state.stretches.discard(name)
+        if stretch.proof is not None and not stretch.is_open and not proved.findings and not proved.unproved:
+            state.stretches.add(name)
+    state.files = {file.path: file for file in files}
+    findings = [finding for partition in partitions for finding in partition.proved.findings]
+    reporter.set_details(findings=len(findings), version=table.version)
+    return TableAudit(table=table.name, version=table.version, partitions=partitions, findings=findings)
+
+
+def _name(stretch: Stretch, partition: PartitionProof) -> StretchName:
+    topic_id = "earlier" if stretch.is_earlier else partition.topic_id
+    return (*stretch.key, topic_id, stretch.first, stretch.end)
+
+
+def _range(stretch: Stretch) -> Range:
+    """Return the offsets of a stretch to be read from the log."""
+    first = max(stretch.first, min(stretch.log_first, stretch.end))
+    return Range(start=first, end=stretch.end)
+
+
+def _grouped(stretches: Sequence[Stretch]) -> list[tuple[Stretch, ...]]:
+    """Return the stretches of each task, in order: small ones are together, because they share files."""
+    groups: list[list[Stretch]] = []
+    taken = 0
+    for stretch in stretches:
+        if not groups or taken + _size(stretch) > GROUP_BYTES:
+            groups.append([])
+            taken = 0
+        groups[-1].append(stretch)
+        taken += _size(stretch)
+    return [tuple(group) for group in groups]
+
+
+def _size(stretch: Stretch) -> int:
+    return sum(map(size_of_split, stretch.log)) + 1

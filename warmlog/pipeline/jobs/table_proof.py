@@ -1,0 +1,362 @@
+"""Prove a stretch of a table: offsets of a partition against the log, and against the receipt of their commit.
+
+1. Rows are read in the order of their offsets and hashed; so are the records of the log. If these digests and the
+   receipt's are the same, each record is in the table once, and is what it was. Memory is bounded by a row group.
+2. If they differ, rows and records are compared one by one, `DETAIL_OFFSETS` at a time, and each fault is named with
+   its file.
+3. Where retention has removed the records from the log since, the receipt alone decides: it has the digest of what was
+   written. Compaction leaves records out of the log, too; those are in the table, and the receipt's digest covers them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from warmlog.pipeline.job_stats import JobStats, Stopwatch
+from warmlog.pipeline.jobs.audit_segment import AuditFinding
+from warmlog.pipeline.lakehouse.digest import RowDigest
+from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader
+from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.lakehouse.writing import FileStore
+from warmlog.pipeline.source.input import read_batches
+from warmlog.pipeline.source.plan import AnySplit
+from warmlog.pipeline.source.reading import ReadRules
+from warmlog.protocol.partitions import TopicPartition
+from warmlog.protocol.records.record import MAX_INT64
+
+DETAIL_OFFSETS = 1 << 14
+SHOWN_RUNS = 3  # of offsets, in a finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Offsets to be proved (`end` excluded). `proof`: of the receipt, None without one.
+
+    `files`: of the table that may have rows of it. `written`: names of the files of the receipt. `log`: splits with its
+    records, those from `log_first` on. `is_covered`: whether the table should have them; else only rows that are there
+    are judged. `is_earlier`: of a deleted topic of the same name, or truncated since.
+    """
+
+    key: TopicPartition
+    first: int
+    end: int
+    columns: tuple[str, ...]
+    proof: Proof | None
+    files: tuple[DataFile, ...]
+    written: tuple[str, ...] = ()
+    log: tuple[AnySplit, ...] = ()
+    log_first: int = 0
+    is_covered: bool = True
+    is_earlier: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is what comes after the last receipt, where no row may be."""
+        return self.end == MAX_INT64
+
+    @property
+    def selection(self) -> Selection:
+        """The rows in question."""
+        return Selection(key=self.key, first=self.first, end=self.end, columns=self.columns)
+
+
+@dataclass(slots=True, kw_only=True)
+class Proved:
+    """Numbers of offsets of a stretch, or of several.
+
+    `rows`: in the table once or more. Of these, `in_log`: equal to the log's; `by_receipt`: as their receipt says, and
+    no longer in the log; `earlier`: of earlier logs, as their receipts say; `unproved`: neither log nor receipt can
+    tell; `altered`: not as in the log; `foreign`: never in the log; `twice`: more than once in the table. `missing`: in
+    the log only.
+    """
+
+    rows: int = 0
+    in_log: int = 0
+    by_receipt: int = 0
+    earlier: int = 0
+    unproved: int = 0
+    missing: int = 0
+    twice: int = 0
+    altered: int = 0
+    foreign: int = 0
+    findings: list[AuditFinding] = field(default_factory=list)
+    stats: JobStats = field(default_factory=JobStats)
+
+    COUNTS = ("rows", "in_log", "by_receipt", "earlier", "unproved", "missing", "twice", "altered", "foreign")
+
+    def add(self, other: "Proved") -> None:
+        """Add the counts of another stretch."""
+        for name in self.COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.findings += other.findings
+        self.stats.add(other.stats)
+
+
+def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> list[Proved]:
+    """Prove stretches, one after the other. Runs in a worker. Raises PipelineError, InspectError, OSError."""
+    reader = TableReader(store)
+    results = []
+    for stretch in stretches:
+        watch = Stopwatch()
+        task = _Proving(reader, rules, stretch)
+        watch.timed(task.run)()
+        task.done.stats.tasks, task.done.stats.read_s = 1, watch.seconds
+        task.done.stats.rows = task.done.rows
+        results.append(task.done)
+    return results
+
+
+class _Disorder(Exception):  # noqa: N818 - never leaves this module
+    """Rows are not in the order of their offsets, or an offset is there twice."""
+
+
+class _Proving:
+    def __init__(self, reader: TableReader, rules: ReadRules, stretch: Stretch) -> None:
+        self._reader = reader
+        self._rules = rules
+        self._stretch = stretch
+        self._damaged: set[str] = set()
+        self.done = Proved()
+
+    def run(self) -> None:
+        stretch, done = self._stretch, self.done
+        for file in stretch.files:
+            if file.hides_rows:
+                self._find(f"rows of {file.name} were deleted by another program", file.path)
+        at_log = max(stretch.first, min(stretch.log_first, stretch.end))
+        before, after = replace(stretch, end=at_log), replace(stretch, first=at_log)
+        table = self._digest(stretch)
+        as_written = table is not None and stretch.proof is not None and _agrees(table, stretch.proof)
+        if after.first < after.end:
+            rows = table if after.first == stretch.first else self._digest(after)
+            same = rows is not None and rows.hexdigest() == self._log_digest(after).hexdigest()
+            if rows is not None and same and (as_written or stretch.proof is None):
+                done.rows += rows.rows
+                done.in_log += rows.rows
+            else:
+                self._compare(after, as_written=as_written)
+        if before.first < before.end:
+            self._without_log(before, as_written=as_written)
+
+    def _without_log(self, stretch: Stretch, *, as_written: bool) -> None:
+        """Count rows that the log no longer has."""
+        done = self.done
+        rows = self._table_rows(stretch) if not as_written else None
+        if rows is not None:
+            offsets = rows.column("offset").to_numpy()
+            count = self._doubled(offsets, rows.column("file").to_numpy())
+        else:
+            digest = self._digest(stretch)
+            count = digest.rows if digest is not None else 0
+        done.rows += count
+        if as_written:
+            done.earlier += count if stretch.is_earlier else 0
+            done.by_receipt += 0 if stretch.is_earlier else count
+            return
+        proof = self._stretch.proof
+        if proof is not None and not proof.rows:
+            done.foreign += count
+            self._find(f"{count:,} rows from offset {proof.first} on, where no receipt has any", self._names(stretch))
+            return
+        done.unproved += count
+        if proof is not None:
+            what = f"offsets {proof.first} to {proof.end - 1} are not the {proof.rows:,} rows of their receipt"
+            self._find(f"{what}, and the log no longer has offsets below {stretch.end}", self._names(stretch))
+
+    # -- digests --
+
+    def _digest(self, stretch: Stretch) -> RowDigest | None:
+        """Return the digest of the table's rows; None if they are not in order, or lack columns."""
+        digest, last = RowDigest(stretch.columns), stretch.first - 1
+        try:
+            for _, batch in self._batches(stretch):
+                if not set(stretch.columns) <= set(batch.schema.names):
+                    return None
+                last = _check_order(batch, last)
+                digest.add(batch)
+        except _Disorder:
+            return None
+        return digest
+
+    def _log_digest(self, stretch: Stretch) -> RowDigest:
+        digest = RowDigest(stretch.columns)
+        for batch in self._log_batches(stretch, first=stretch.first, end=stretch.end):
+            digest.add(batch)
+        return digest
+
+    def _batches(self, stretch: Stretch) -> Iterator[tuple[int, Any]]:
+        """Yield the number of a file, and its rows; a file that cannot be read is a finding."""
+        import pyarrow as pa
+
+        for number, file in enumerate(self._stretch.files):
+            try:
+                for batch in self._reader.rows(file, stretch.selection):
+                    yield number, batch
+            except (OSError, pa.ArrowException) as error:
+                if file.path not in self._damaged:
+                    self._damaged.add(file.path)
+                    self._find(f"cannot be read: {error}", file.path)
+
+    def _log_batches(self, stretch: Stretch, *, first: int, end: int) -> Iterator[Any]:
+        from pyarrow import compute
+
+        from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
+
+        topic, partition = stretch.key
+        columns = tuple(dict.fromkeys((*stretch.columns, "offset")))
+        for split in stretch.log:
+            decoder = ArrowDecoder(topic, partition, columns)
+            steps, tally = read_batches(split, self._rules, decoder.add)
+            for batch in record_batches(decoder, steps):
+                offsets = batch.column("offset")
+                low, high = offsets[0].as_py(), offsets[-1].as_py()
+                if low >= first and high < end:
+                    yield batch
+                elif low < end and high >= first:
+                    yield batch.filter(compute.and_(compute.greater_equal(offsets, first), compute.less(offsets, end)))
+            self.done.stats.add_tally(tally)
+
+    # -- row by row --
+
+    def _compare(self, stretch: Stretch, *, as_written: bool) -> None:
+        """Compare the rows with the log's records, and name what differs."""
+        records = self._log_batches(stretch, first=stretch.first, end=stretch.end)
+        waiting: list[Any] = []
+        first = stretch.first
+        for batch in records:
+            waiting.append(batch)
+            if sum(each.num_rows for each in waiting) >= DETAIL_OFFSETS:
+                until = batch.column("offset")[-1].as_py() + 1
+                self._compare_part(replace(stretch, first=first, end=until), waiting, as_written=as_written)
+                waiting, first = [], until
+        self._compare_part(replace(stretch, first=first), waiting, as_written=as_written)
+
+    def _compare_part(self, stretch: Stretch, records: list[Any], *, as_written: bool) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        done = self.done
+        rows = self._table_rows(stretch)
+        in_table, files = rows.column("offset").to_numpy(), rows.column("file").to_numpy()
+        log = pa.Table.from_batches(records) if records else None
+        in_log = log.column("offset").to_numpy() if log is not None else np.empty(0, np.int64)
+        done.rows += self._doubled(in_table, files)
+        unique, at_table = np.unique(in_table, return_index=True)
+        both, at_log, at_unique = np.intersect1d(in_log, unique, return_indices=True)
+        altered = both[:0]
+        if log is not None and len(both):
+            same = _equal_rows(log.take(at_log), rows.take(at_table[at_unique]), stretch.columns)
+            altered = both[~same]
+            self._name(altered, "not as in the log", self._files_of(altered, in_table, files))
+        done.altered += len(altered)
+        done.in_log += len(both) - len(altered)
+        missing = np.setdiff1d(in_log, unique)
+        if stretch.is_covered:
+            done.missing += len(missing)
+            self._name(missing, "in the log, and not in the table", self._names(stretch, missing))
+        extra = np.setdiff1d(unique, in_log)
+        if as_written:
+            done.by_receipt += len(extra)  # compaction has removed them from the log since
+        elif len(extra):
+            done.foreign += len(extra)
+            self._name(extra, "in the table, and not in the log", self._files_of(extra, in_table, files))
+
+    def _table_rows(self, stretch: Stretch) -> Any:
+        """Return the rows of all files, sorted by offset, with the number of their file."""
+        import pyarrow as pa
+
+        columns = tuple(dict.fromkeys((*stretch.columns, "offset")))
+        parts = []
+        for number, batch in self._batches(replace(stretch, columns=columns)):
+            kept = [name for name in columns if name in batch.schema.names]
+            table = pa.Table.from_batches([batch.select(kept)])
+            parts.append(table.append_column("file", pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)))
+        if not parts:
+            return pa.table({"offset": pa.array([], pa.int64()), "file": pa.array([], pa.int32())})
+        return pa.concat_tables(parts, promote_options="permissive").sort_by("offset")
+
+    def _doubled(self, offsets: Any, files: Any) -> int:
+        """Report offsets that are there more than once; return how many are there at all."""
+        import numpy as np
+
+        unique, counts = np.unique(offsets, return_counts=True)
+        twice = unique[counts > 1]
+        self.done.twice += len(twice)
+        self._name(twice, "in the table more than once", self._files_of(twice, offsets, files))
+        return len(unique)
+
+    # -- findings --
+
+    def _files_of(self, offsets: Any, in_table: Any, files: Any) -> str:
+        import numpy as np
+
+        numbers = np.unique(files[np.isin(in_table, offsets)])
+        return ", ".join(self._stretch.files[number].path for number in numbers[:SHOWN_RUNS])
+
+    def _names(self, stretch: Stretch, offsets: Any = ()) -> str:
+        """Name the files that may have the rows of a stretch, or some of them: those of its receipt if they exist."""
+        selection = stretch.selection
+        if len(offsets):
+            selection = replace(selection, first=int(offsets[0]), end=int(offsets[-1]) + 1)
+        files = [file for file in self._stretch.files if file.may_hold(selection)]
+        written = [file for file in files if file.name in self._stretch.written]
+        return ", ".join(file.path for file in (written or files)[:SHOWN_RUNS]) or "no file"
+
+    def _name(self, offsets: Any, what: str, path: str) -> None:
+        if len(offsets):
+            self._find(f"{runs(offsets)} {'is' if len(offsets) == 1 else 'are'} {what}", path)
+
+    def _find(self, what: str, path: str) -> None:
+        topic, partition = self._stretch.key
+        finding = AuditFinding(topic=topic, partition=partition, kind="table", what=what, path=path)
+        if finding not in self.done.findings:
+            self.done.findings.append(finding)
+
+
+def _agrees(digest: RowDigest, proof: Proof) -> bool:
+    return (digest.rows, digest.hexdigest()) == (proof.rows, proof.digest)
+
+
+def _check_order(batch: Any, last: int) -> int:
+    """Return the last offset of a batch. Raises _Disorder unless offsets increase from `last` on."""
+    import numpy as np
+
+    offsets = batch.column("offset").to_numpy(zero_copy_only=False)
+    if offsets[0] <= last or (np.diff(offsets) <= 0).any():
+        raise _Disorder
+    return int(offsets[-1])
+
+
+def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
+    """Return for each row whether all columns are equal; nulls equal nulls."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import compute
+
+    same = np.ones(log.num_rows, bool)
+    for name in columns:
+        left = log.column(name).combine_chunks()
+        if name not in table.column_names:
+            same &= left.is_null().to_numpy(zero_copy_only=False)
+            continue
+        right = table.column(name).combine_chunks()
+        if pa.types.is_nested(left.type):
+            lists = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            same &= np.array([(record or []) == (row or []) for record, row in lists])
+            continue
+        if right.type != left.type:
+            right = right.cast(left.type)
+        equal = compute.fill_null(compute.equal(left, right), False)
+        same &= compute.or_(equal, compute.and_(left.is_null(), right.is_null())).to_numpy(zero_copy_only=False)
+    return same
+
+
+def runs(offsets: Any) -> str:
+    """Format as `offsets 3 to 9, 12 and 5 more`."""
+    import numpy as np
+
+    parts = np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)
+    shown = [str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts[:SHOWN_RUNS]]
+    rest = parts[SHOWN_RUNS:]
+    more = f" and {sum(map(len, rest)):,} more" if rest else ""
+    return f"{'offset' if len(offsets) == 1 else 'offsets'} {', '.join(shown)}{more}"

@@ -1,0 +1,171 @@
+"""Divide the offsets of a partition in a table into stretches, each to be proved by itself.
+
+1. A proof of a receipt is a stretch; offsets of a receipt's span without one held no record when it was written.
+2. Where offsets come again (the topic was recreated, or its log truncated and written again), stretches before belong
+   to an earlier log: only their receipts can prove them. Files are told apart by the receipts that name them.
+3. Offsets between receipts should be in the table if the log still has them; else they were lost before they were
+   copied. Of offsets before the first receipt it is not known whether they were copied: rows that are there are judged.
+   Behind the last receipt there must be no row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from warmlog.pipeline.jobs.log_ranges import LogExtent
+from warmlog.pipeline.jobs.table_proof import Proved, Stretch
+from warmlog.pipeline.lakehouse.reading import DataFile, Selection
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
+from warmlog.protocol.records.record import MAX_INT64
+
+CHUNK_OFFSETS = 1 << 22  # of a stretch without a receipt
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionProof:
+    """Audit of a partition. `first_offset`, `end_offset`: what receipts cover of the present log, or of the last one.
+
+    `empty`: offsets without a record: markers, aborted, or compacted before they were copied. `lost`: between receipts,
+    gone before they were copied. `behind`: in the log, not copied yet. `audited_before`: proved by an earlier audit.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str | None = None
+    first_offset: int = 0
+    end_offset: int = 0
+    empty: int = 0
+    lost: int = 0
+    behind: int = 0
+    audited_before: int = 0
+    proved: Proved = field(default_factory=Proved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableContents:
+    """What a table has: files by offset, receipts from oldest to newest, positions, and the columns of rows."""
+
+    files: Sequence[DataFile]
+    receipts: Sequence[Receipt]
+    positions: Mapping[TopicPartition, Position]
+    columns: tuple[str, ...]
+
+
+class Stretches:
+    """The stretches of one partition. `log`: None if the topic is gone. `partition`: the audit to be filled in."""
+
+    def __init__(self, key: TopicPartition, contents: TableContents, log: LogExtent | None) -> None:
+        self._key = key
+        self._contents = contents
+        self._spans = [(receipt, receipt.spans[key]) for receipt in contents.receipts if key in receipt.spans]
+        self._lives = list(_lives([span for _, span in self._spans]))
+        last = self._spans[-1][1].end if self._spans else contents.positions.get(key)
+        ids = {each.topic_id for each in (log, last) if each is not None} - {None}
+        same = log is not None and len(ids) < 2
+        self._log = log if same else None
+        self._life = self._lives[-1] if self._lives else 0
+        self._is_past = not same and log is not None  # the log is of another topic
+        self._owners: dict[str, set[int]] = {}
+        for (receipt, _), life in zip(self._spans, self._lives, strict=True):
+            for name in receipt.files:
+                self._owners.setdefault(name, set()).add(life)
+        end = last.offset if last is not None else 0
+        present = [span.first for (_, span), life in zip(self._spans, self._lives, strict=True) if life == self._life]
+        first = min(present, default=min(log.start, end) if log is not None else 0)
+        self.partition = PartitionProof(
+            topic=key[0],
+            partition=key[1],
+            topic_id=last.topic_id if last is not None else None,
+            first_offset=first,
+            end_offset=end,
+            behind=max(log.end - (end if same else log.start), 0) if log is not None else 0,
+        )
+
+    def __iter__(self) -> Iterator[Stretch]:
+        """Yield the stretches, in order."""
+        at = self.partition.first_offset
+        if at:
+            yield from self._unreceipted(0, at, is_covered=False)
+        for (receipt, span), life, cut in zip(self._spans, self._lives, self._cuts(), strict=True):
+            is_earlier = self._is_past or (life != self._life and span.end.offset > cut)
+            if life == self._life and span.first > at:
+                is_in_log = self._log is not None and self._log.start <= at
+                self.partition.lost += 0 if is_in_log else span.first - at
+                yield from self._unreceipted(at, span.first, is_covered=is_in_log)
+            for proof in _whole(span, receipt.proofs.get(self._key, ())):
+                stretch = self._stretch(
+                    proof.first, proof.end, receipt.columns, proof, life=life, is_earlier=is_earlier
+                )
+                yield replace(stretch, written=receipt.files)
+            at = span.end.offset
+        end = self.partition.end_offset
+        rest = self._stretch(end, MAX_INT64, self._contents.columns, Proof(end, MAX_INT64, 0, ""), life=self._life)
+        if rest.files:
+            yield rest
+
+    def _cuts(self) -> Iterator[int]:
+        """Yield for each span up to which offset it is in the present log: 0 for those of other topics."""
+        last = self._spans[-1][1].end if self._spans else None
+        for number, (_, span) in enumerate(self._spans):
+            other = last is not None and span.end.topic_id != last.topic_id
+            yield 0 if other else min((later.first for _, later in self._spans[number + 1 :]), default=MAX_INT64)
+
+    def _unreceipted(self, first: int, end: int, *, is_covered: bool) -> Iterator[Stretch]:
+        for low in range(first, end, CHUNK_OFFSETS):
+            high = min(low + CHUNK_OFFSETS, end)
+            stretch = self._stretch(low, high, self._contents.columns, None, life=self._life, is_covered=is_covered)
+            if stretch.files or is_covered:
+                yield stretch
+
+    def _stretch(
+        self,
+        first: int,
+        end: int,
+        columns: tuple[str, ...],
+        proof: Proof | None,
+        *,
+        life: int,
+        is_covered: bool = True,
+        is_earlier: bool = False,
+    ) -> Stretch:
+        selection = Selection(key=self._key, first=first, end=end, columns=columns)
+        log_first = end if self._log is None or is_earlier or end == MAX_INT64 else self._log.start
+        return Stretch(
+            key=self._key,
+            first=first,
+            end=end,
+            columns=columns,
+            proof=proof,
+            files=tuple(
+                file
+                for file in self._contents.files
+                if file.may_hold(selection) and life in self._owners.get(file.name, {life})
+            ),
+            log_first=log_first,
+            is_covered=is_covered,
+            is_earlier=is_earlier,
+        )
+
+
+def _lives(spans: Sequence[Span]) -> Iterator[int]:
+    """Yield for each span how often offsets had begun again before it."""
+    life, before = 0, None
+    for span in spans:
+        if before is not None:
+            other = None not in {before.topic_id, span.end.topic_id} and before.topic_id != span.end.topic_id
+            life += other or span.first < before.offset
+        before = span.end
+        yield life
+
+
+def _whole(span: Span, proofs: Sequence[Proof]) -> Iterator[Proof]:
+    """Yield the proofs of a span, and ones of no rows between them."""
+    at = span.first
+    for proof in sorted(proofs):
+        if proof.first > at:
+            yield Proof(at, proof.first, 0, "")
+        yield proof
+        at = proof.end
+    if at < span.end.offset:
+        yield Proof(at, span.end.offset, 0, "")

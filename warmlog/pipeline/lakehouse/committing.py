@@ -1,0 +1,66 @@
+"""Commit a batch to a table while others commit, or answers are lost. Its invariants are those of `job`."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError, Table
+from warmlog.pipeline.lakehouse.writing import NewFile
+
+_log = logging.getLogger(__name__)
+
+# Between attempts to commit a batch while others commit, or the table cannot be reached: a minute in all.
+PAUSES_S = tuple(min(0.05 * 2**attempt, 5.0) for attempt in range(20))
+
+
+class Committer:
+    """Commits batches to a table. `pause`: waits so many seconds before a repeated attempt."""
+
+    def __init__(self, table: Table, pause: Callable[[float], Any] = time.sleep) -> None:
+        self._table = table
+        self._pause = pause
+
+    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> bool:
+        """Commit a batch; False if another job has committed some of its offsets. Raises PipelineError."""
+        before = self._table.positions(receipt.spans)
+        for pause_s in PAUSES_S:
+            try:
+                self._table.commit(receipt, files)
+            except (ConflictError, OutcomeUnknownError) as error:
+                failure = error
+            else:
+                return True
+            self._pause(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only spreads attempts
+            if self._is_committed(receipt):
+                _log.warning("%s; its receipt is in the table", failure)
+                return True
+            if self._table.positions(receipt.spans) != before:
+                _log.warning("another job has written the same offsets to %s; continuing after it", self._table.name)
+                self.discard(files)
+                return False
+            _log.info("%s; retrying", failure)
+        raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure
+
+    def _is_committed(self, receipt: Receipt) -> bool:
+        """Read the newest version, and return whether it has the receipt. Raises UnavailableError."""
+        for pause_s in PAUSES_S:
+            try:
+                self._table.refresh()
+                return self._table.holds(receipt)
+            except UnavailableError as error:
+                _log.warning("%s; retrying", error)
+                self._pause(pause_s)
+        self._table.refresh()
+        return self._table.holds(receipt)
+
+    def discard(self, files: Sequence[NewFile]) -> None:
+        """Delete files that no commit mentions."""
+        store = self._table.store()
+        for file in files:
+            with suppress(OSError, PipelineError):  # what cannot be deleted now is an orphan, as after a kill
+                store.delete(file.name)

@@ -1,0 +1,355 @@
+"""A Delta table, by the library deltalake.
+
+What the table knows of a partition are application transactions (`txn` actions), which every Delta writer keeps, also
+in checkpoints and when the log before them is deleted:
+
+    warmlog/orders/0                 next offset
+    warmlog/orders/0/epoch           leader epoch there, if it is known
+    warmlog/orders/0/id-high, -low   the topic id, if it is known, as two signed numbers of 64 bits
+
+They are written in the same version as the files and the receipt (`userMetadata` of the commit). Versions are appended
+with `max_commit_retries=0`: deltalake then fails if the next version exists. With retries it would append on top of a
+commit that was not read, unless that one names the same transactions.
+
+Source: the Delta protocol, "Transaction Identifiers".
+"""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.columns import check_column
+from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
+from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
+from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
+
+USER_METADATA = "userMetadata"
+PREFIX = "warmlog"
+NO_EPOCH = -1
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # positions would expire
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DeltaFiles:
+    """A table in an object store; workers open it by its URL and options."""
+
+    def __init__(self, uri: str, storage: Mapping[str, str]) -> None:
+        self._uri = uri
+        self._storage = dict(storage)
+
+    def _files(self) -> Any:
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        return PyFileSystem(DeltaStorageHandler(self._uri, self._storage))
+
+    def open(self, path: str) -> Any:
+        """Return a file open for reading. Raises OSError."""
+        return self._files().open_input_file(path.removeprefix(f"{self._uri.rstrip('/')}/"))
+
+    def create(self, name: str) -> Any:
+        """Return a file open for writing. Raises OSError."""
+        return self._files().open_output_stream(name)
+
+    def finished(self, name: str) -> None:
+        """Do nothing: an object is durable when it is closed."""
+
+    def delete(self, name: str) -> None:
+        """Delete an object. Raises OSError."""
+        self._files().delete_file(name)
+
+
+class DeltaTable:
+    """A Delta table in a directory or an object store.
+
+    `columns`: those to be written. `storage`: options of the object store, as deltalake names them.
+    """
+
+    def __init__(self, uri: str, columns: Sequence[str], storage: Mapping[str, str]) -> None:
+        self._uri = uri
+        self._columns = tuple(columns)
+        self._storage = dict(storage)
+        self._table: Any = None
+        self._tried_at = 0
+        self._known: dict[TopicPartition, Position | None] = {}
+        self._known_at = 0
+
+    @property
+    def name(self) -> str:
+        """The directory or URL."""
+        return self._uri
+
+    @property
+    def version(self) -> int:
+        """The version that was read last."""
+        return int(self._table.version())
+
+    def create(self) -> None:
+        """Create the table unless it exists. Raises PipelineError."""
+        import deltalake
+
+        from warmlog.pipeline.source.arrow import arrow_schema
+
+        with _errors(self._uri):
+            if not deltalake.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
+                deltalake.DeltaTable.create(
+                    self._uri, schema=arrow_schema(self._columns), mode="ignore", storage_options=self._storage
+                )
+
+    def exists(self) -> bool:
+        """Whether there is a table. Raises PipelineError."""
+        import deltalake
+
+        with _errors(self._uri):
+            return bool(deltalake.DeltaTable.is_deltatable(self._uri, storage_options=self._storage))
+
+    def refresh(self) -> None:
+        """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
+        import deltalake
+
+        with _errors(self._uri):
+            before = self._table
+            self._table = deltalake.DeltaTable(self._uri, storage_options=self._storage)
+            if before is not None and (
+                before.metadata().id != self._table.metadata().id or before.version() > self.version
+            ):
+                raise PipelineError(f"{self._uri} was replaced by another table")
+            self._check()
+
+    def _check(self) -> None:
+        """Raise PipelineError for a table that needs more than files to be added."""
+        settings = self._table.metadata().configuration
+        partitioned = self._table.metadata().partition_columns
+        if partitioned:
+            raise PipelineError(f"{self._uri} is partitioned by {', '.join(partitioned)}, which is not supported")
+        for name, value in settings.items():
+            mapped = name == "delta.columnMapping.mode" and value != "none"
+            if mapped or name.startswith("delta.constraints.") or name == TRANSACTION_RETENTION:
+                raise PipelineError(f"{self._uri} has {name}, which is not supported")
+        fields = {field.name: field for field in self._table.schema().fields}
+        for name in self._columns:
+            check_column(self._uri, name, _arrow_type(fields[name]) if name in fields else None)
+        for name, field in fields.items():
+            if name not in self._columns and not field.nullable:
+                raise PipelineError(f"{self._uri}: column {name} must not be null, and a topic has no such column")
+
+    def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the positions of partitions that the version has."""
+        wanted = list(keys)
+        with _errors(self._uri):
+            self._follow()
+            for key in wanted:
+                if key not in self._known:  # a lookup reads the log since the last checkpoint: 0.3 ms each
+                    self._known[key] = self._position(key)
+        listed = {key: self._known[key] for key in wanted}
+        return {key: position for key, position in listed.items() if position is not None}
+
+    def _follow(self) -> None:
+        """Bring known positions to this version by the receipts since the last one, or forget them."""
+        newer = self.version - self._known_at
+        if newer > 0 and self._known:
+            commits = list(self._commits(newer))
+            if self._table.history(newer)[-1]["version"] == self._known_at + 1:
+                for commit in reversed(commits):
+                    self._known |= commit.receipt.positions()
+            else:
+                self._known = {}
+        self._known_at = self.version
+
+    def _position(self, key: TopicPartition) -> Position | None:
+        lookup = self._table.transaction_version
+        app = _app(key)
+        offset = lookup(app)
+        if offset is None:
+            return None
+        epoch = lookup(f"{app}/epoch")
+        high, low = lookup(f"{app}/id-high"), lookup(f"{app}/id-low")
+        return Position(
+            offset=offset,
+            leader_epoch=None if epoch in {None, NO_EPOCH} else epoch,
+            topic_id=None if not (high or low) else _topic_id(high or 0, low or 0),
+        )
+
+    def store(self) -> FileStore:
+        """Return where tasks write files to."""
+        if "://" not in self._uri:
+            return LocalFiles(self._uri)
+        return DeltaFiles(self._uri, self._storage)
+
+    def schema(self) -> Any:
+        """Return the Arrow schema of files."""
+        from warmlog.pipeline.source.arrow import arrow_schema
+
+        return arrow_schema(self._columns)
+
+    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
+        """Append files, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, CommitProperties
+
+        added = [
+            AddAction(
+                path=file.name,
+                size=file.size,
+                partition_values={},
+                modification_time=round(datetime.now(UTC).timestamp() * 1000),
+                data_change=True,
+                stats=json.dumps(stats_of(file)),
+            )
+            for file in files
+        ]
+        properties = CommitProperties(
+            custom_metadata={USER_METADATA: json.dumps({KEY: receipt.text()})},
+            max_commit_retries=0,
+            app_transactions=self._transactions(receipt),
+        )
+        self._tried_at = self.version
+        assert self._known_at == self._tried_at, "positions were read from this version"
+        try:
+            self._table.create_write_transaction(added, "append", self._table.schema(), commit_properties=properties)
+        except CommitFailedError as error:
+            raise ConflictError(f"{self._uri}: version {self._tried_at + 1} was not committed: {error}") from error
+        except Exception as error:
+            raise OutcomeUnknownError(f"{self._uri}: {error}") from error
+
+    def _transactions(self, receipt: Receipt) -> list[Any]:
+        """Return the transactions of a receipt: offsets, and what else has changed."""
+        from deltalake import Transaction
+
+        transactions = []
+        for key, span in receipt.spans.items():
+            app, before, end = _app(key), self._known.get(key), span.end
+            transactions.append(Transaction(app, end.offset))
+            if (None if before is None else before.leader_epoch) != end.leader_epoch:
+                transactions.append(
+                    Transaction(f"{app}/epoch", NO_EPOCH if end.leader_epoch is None else end.leader_epoch)
+                )
+            if (None if before is None else before.topic_id) != end.topic_id:
+                high, low = _numbers(end.topic_id)
+                transactions += [Transaction(f"{app}/id-high", high), Transaction(f"{app}/id-low", low)]
+        return transactions
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Whether the last attempt to commit this receipt is in the version that was read last."""
+        since = self.version - self._tried_at
+        return since > 0 and any(commit.receipt.id == receipt.id for commit in self._commits(since))
+
+    def files(self) -> list[DataFile]:
+        """Return the files of the version that was read last."""
+        import pyarrow as pa
+
+        with _errors(self._uri):
+            listed = pa.table(self._table.get_add_actions(flatten=True))
+            hiding = pa.table(self._table.deletion_vectors().read_all())
+        hidden = {path.rpartition("/")[2] for path in hiding.column("filepath").to_pylist()}
+        wanted = ["path", "size_bytes", *(f"{end}.{name}" for name in ROW_KEYS for end in ("min", "max"))]
+        rows = listed.select([name for name in wanted if name in listed.column_names]).to_pylist()
+        return [
+            DataFile(
+                path=row["path"] if "://" in row["path"] else f"{self._uri.rstrip('/')}/{row['path']}",
+                size=row["size_bytes"],
+                bounds={
+                    name: (row[f"min.{name}"], row[f"max.{name}"])
+                    for name in ROW_KEYS
+                    if row.get(f"min.{name}") is not None and row.get(f"max.{name}") is not None
+                },
+                hides_rows=row["path"].rpartition("/")[2] in hidden,
+            )
+            for row in rows
+        ]
+
+    def commits(self) -> Iterator[Committed]:
+        """Yield the commits with receipts whose log is still there, newest first."""
+        return self._commits(None)
+
+    def _commits(self, limit: int | None) -> Iterator[Committed]:
+        with _errors(self._uri):
+            history = self._table.history(limit)
+        for entry in history:
+            text = _receipt_text(entry.get(USER_METADATA))
+            if text is not None:
+                version = int(entry["version"])
+                yield Committed(version=version, receipt=parse_receipt(text, f"{self._uri}, version {version}"))
+
+
+def _receipt_text(metadata: Any) -> str | None:
+    """Return a receipt's text from the metadata of a commit, which may be of another program."""
+    try:
+        form = json.loads(metadata)
+    except (TypeError, ValueError):
+        return None
+    return form.get(KEY) if isinstance(form, dict) else None
+
+
+def _app(key: TopicPartition) -> str:
+    return f"{PREFIX}/{key[0]}/{key[1]}"
+
+
+def _numbers(topic_id: str | None) -> tuple[int, int]:
+    """Return a topic id as two numbers; zeros if it is unknown."""
+    if topic_id is None:
+        return 0, 0
+    data = urlsafe_b64decode(topic_id + "==")
+    return int.from_bytes(data[:8], signed=True), int.from_bytes(data[8:], signed=True)
+
+
+def _topic_id(high: int, low: int) -> str:
+    data = high.to_bytes(8, signed=True) + low.to_bytes(8, signed=True)
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def stats_of(file: NewFile) -> dict[str, Any]:
+    """Return the statistics of a file as Delta writes them."""
+    bounds = {
+        name: low_high if name != "timestamp" else (_time(low_high[0], 0), _time(low_high[1], 999))
+        for name, low_high in file.bounds.items()
+    }
+    known = {name: (low, high) for name, (low, high) in bounds.items() if low is not None and high is not None}
+    return {
+        "numRecords": file.rows,
+        "minValues": {name: low for name, (low, _) in known.items()},
+        "maxValues": {name: high for name, (_, high) in known.items()},
+        "nullCount": dict.fromkeys(known, 0),
+    }
+
+
+def _time(time_us: int, rounding_us: int) -> str | None:
+    """Return a time in milliseconds, as statistics have it; None past the year 9999."""
+    try:
+        time = EPOCH + timedelta(milliseconds=(time_us + rounding_us) // 1000)
+    except OverflowError:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
+
+
+def _arrow_type(field: Any) -> Any:
+    import pyarrow as pa
+    from deltalake import Schema
+
+    return pa.schema(Schema([field]).to_arrow()).field(0).type
+
+
+@contextmanager
+def _errors(uri: str) -> Iterator[None]:
+    """Raise the library's errors as those of the pipeline."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        reason = ": ".join(line.strip(" ↳") for line in str(error).splitlines() if line.strip())
+        raise UnavailableError(f"{uri}: {reason}") from error
+
+
+def delta_uri(target: str) -> str:
+    """Return a target as deltalake takes it: a URL, or an absolute directory."""
+    target = target.removeprefix("file://")
+    return target if "://" in target else str(Path(target).absolute())

@@ -1,0 +1,343 @@
+"""An Iceberg table, by the library pyiceberg.
+
+    property warmlog.orders              {"receipt": "5f0c…", "positions": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [2000, 3]}}}
+    property warmlog in each summary     the receipt
+
+A position is by topic id ("" if unknown) and partition: next offset, leader epoch.
+
+Both are in the same commit as the files. The property outlives snapshots that are expired. Where it is missing, the
+receipts of the current snapshot and its ancestors say the same, as long as they are all there.
+
+A commit requires that the table's main branch is still at the snapshot that the positions were read with. pyiceberg
+would repeat a refused commit on top of the other one (`commit.retry.num-retries`, 4 by default), and so append rows
+that the other one may have appended. This process sets that to 0 in its copy of the table's metadata only.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.columns import check_column
+from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
+from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
+from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
+
+NO_RETRIES = {"commit.retry.num-retries": "0"}
+NO_SNAPSHOT = 0
+NOTHING = Committed(version=NO_SNAPSHOT, receipt=Receipt(id="", spans={}))
+LOCAL = "file://"
+
+
+class IcebergFiles:
+    """The data directory of a table, by pyiceberg's file access, which workers get a copy of."""
+
+    def __init__(self, files: Any, location: str) -> None:
+        self._files = files
+        self._location = location
+
+    def open(self, path: str) -> Any:
+        """Return a file open for reading. Raises OSError."""
+        return self._files.new_input(path).open()
+
+    def create(self, name: str) -> Any:
+        """Return a file open for writing. Raises OSError."""
+        return self._files.new_output(f"{self._location}/{name}").create()
+
+    def finished(self, name: str) -> None:
+        """Do nothing: an object is durable when it is closed."""
+
+    def delete(self, name: str) -> None:
+        """Delete an object. Raises OSError."""
+        self._files.delete(f"{self._location}/{name}")
+
+
+class IcebergTable:
+    """A table of a catalog. `columns`: those to be written. `identifier`: as `db.orders`."""
+
+    def __init__(self, catalog: Any, identifier: str, columns: Sequence[str]) -> None:
+        self._catalog = catalog
+        self._identifier = identifier
+        self._columns = tuple(columns)
+        self._table: Any = None
+        self._tried_at = NO_SNAPSHOT
+
+    @property
+    def name(self) -> str:
+        """The identifier."""
+        return self._identifier
+
+    @property
+    def version(self) -> int:
+        """The id of the snapshot that was read last, 0 without one."""
+        snapshot = self._table.metadata.current_snapshot_id
+        return NO_SNAPSHOT if snapshot is None else int(snapshot)
+
+    def create(self) -> None:
+        """Create the table, and its namespace, unless they exist. Raises PipelineError."""
+        from warmlog.pipeline.source.arrow import arrow_schema
+
+        namespace, dot, _ = self._identifier.rpartition(".")
+        if not dot:
+            raise PipelineError(f"{self._identifier} is not NAMESPACE.TABLE")
+        with self._errors():
+            if not self._catalog.table_exists(self._identifier):
+                self._catalog.create_namespace_if_not_exists(namespace)
+                self._catalog.create_table_if_not_exists(self._identifier, schema=arrow_schema(self._columns))
+
+    def exists(self) -> bool:
+        """Whether there is a table. Raises PipelineError."""
+        with self._errors():
+            return bool(self._catalog.table_exists(self._identifier))
+
+    def refresh(self) -> None:
+        """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
+        with self._errors():
+            if self._table is None:
+                self._table = self._catalog.load_table(self._identifier)
+            else:
+                self._table.refresh()
+            metadata = self._table.metadata
+            self._table.metadata = metadata.model_copy(update={"properties": {**metadata.properties, **NO_RETRIES}})
+            self._check()
+
+    def _check(self) -> None:
+        """Raise PipelineError for a table that needs more than files to be added."""
+        if not self._table.spec().is_unpartitioned():
+            raise PipelineError(f"{self._identifier} is partitioned, which is not supported")
+        fields = {field.name: field for field in self._table.schema().fields}
+        for name in self._columns:
+            check_column(self._identifier, name, _arrow_type(fields[name]) if name in fields else None)
+        for name, field in fields.items():
+            if name not in self._columns and field.required:
+                raise PipelineError(f"{self._identifier}: column {name} is required, and a topic has no such column")
+
+    def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the positions of partitions that the version has. Raises PipelineError after a rollback."""
+        wanted = set(keys)
+        positions: dict[TopicPartition, Position] = {}
+        for topic in {topic for topic, _ in wanted}:
+            positions |= self._topic(topic)
+        return {key: position for key, position in positions.items() if key in wanted}
+
+    def _topic(self, topic: str) -> dict[TopicPartition, Position]:
+        """Return the positions of a topic, by its property or else by the receipts of the snapshots."""
+        text = self._table.metadata.properties.get(f"{KEY}.{topic}")
+        of_topic = (commit for commit in self._ancestors() if commit is None or _names(commit, topic))
+        if text is None:
+            return self._by_receipts(topic, of_topic)
+        receipt_id, positions = _parse_positions(topic, text, self._identifier)
+        newest = next(of_topic, NOTHING)
+        if newest is not None and newest.receipt.id != receipt_id:
+            last = f"of snapshot {newest.version}" if newest.version else "gone"
+            raise PipelineError(
+                f"{self._identifier} was rolled back: its newest rows of {topic} are {last}, and its property"
+                f" {KEY}.{topic} is of a later snapshot. Remove the property to continue after the rows that are left"
+            )
+        return positions
+
+    def _by_receipts(self, topic: str, commits: Iterator[Committed | None]) -> dict[TopicPartition, Position]:
+        positions: dict[TopicPartition, Position] = {}
+        for commit in commits:
+            if commit is None:  # older receipts may have been of other partitions
+                if positions or self._has_rows(topic):
+                    raise PipelineError(
+                        f"{self._identifier} has rows of {topic}, but neither a property {KEY}.{topic} nor all of its"
+                        " snapshots: it cannot be known which offsets it has"
+                    )
+                break
+            positions = {key: at for key, at in commit.receipt.positions().items() if key[0] == topic} | positions
+        return positions
+
+    def _has_rows(self, topic: str) -> bool:
+        from pyiceberg import expressions
+
+        equal_to: Any = expressions.EqualTo  # typed for its JSON
+        named = "topic" in self._table.schema().column_names
+        scan = self._table.scan(
+            row_filter=equal_to("topic", topic) if named else expressions.AlwaysTrue(),
+            selected_fields=("offset",),
+            limit=1,
+        )
+        return bool(scan.to_arrow().num_rows)
+
+    def _ancestors(self) -> Iterator[Committed | None]:
+        """Yield the receipts of the current snapshot and its ancestors, newest first; None if the rest is expired."""
+        at = self._table.metadata.current_snapshot_id
+        while at is not None:
+            snapshot = self._table.metadata.snapshot_by_id(at)
+            if snapshot is None:
+                yield None
+                return
+            text = None if snapshot.summary is None else snapshot.summary.additional_properties.get(KEY)
+            if text is not None:
+                yield Committed(version=at, receipt=parse_receipt(text, f"{self._identifier}, snapshot {at}"))
+            at = snapshot.parent_snapshot_id
+            if at is None and not _is_first(snapshot):
+                yield None  # pyiceberg removes the parent's id with the parent
+
+    def store(self) -> FileStore:
+        """Return where tasks write files to."""
+        location = f"{self._table.location().rstrip('/')}/data"
+        if location.startswith(LOCAL):
+            return LocalFiles(location.removeprefix(LOCAL))
+        return LocalFiles(location) if "://" not in location else IcebergFiles(self._table.io, location)
+
+    def schema(self) -> Any:
+        """Return the Arrow schema of files, with the table's field ids."""
+        import pyarrow as pa
+
+        from warmlog.pipeline.source.arrow import arrow_schema
+
+        fields = {field.name: field for field in self._table.schema().fields}
+        return pa.schema([with_ids(field, fields[field.name]) for field in arrow_schema(self._columns)])
+
+    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
+        """Append files as one snapshot. Raises ConflictError, OutcomeUnknownError."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        self._tried_at = self.version
+        location = f"{self._table.location().rstrip('/')}/data"
+        topics = {topic for topic, _ in receipt.spans}
+        after = {topic: self._topic(topic) for topic in topics}
+        for key, position in receipt.positions().items():
+            after[key[0]][key] = position
+        properties = {f"{KEY}.{topic}": _positions_text(receipt.id, after[topic]) for topic in topics}
+        try:
+            self._append([f"{location}/{file.name}" for file in files], receipt, properties)
+        except CommitFailedException as error:
+            raise ConflictError(f"{self._identifier}: {error}") from error
+        except Exception as error:
+            raise OutcomeUnknownError(f"{self._identifier}: {error}") from error
+
+    def _append(self, paths: Sequence[str], receipt: Receipt, properties: Mapping[str, str]) -> None:
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        table = self._table
+        with table.transaction() as transaction:
+            transaction.set_properties(dict(properties))
+            with transaction.update_snapshot(snapshot_properties={KEY: receipt.text()}).fast_append() as append:
+                for path in paths:
+                    append.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Whether the last attempt to commit this receipt is in the version that was read last."""
+        for commit in self._ancestors():
+            if commit is None or commit.version == self._tried_at:
+                return False
+            if commit.receipt.id == receipt.id:
+                return True
+        return False
+
+    def files(self) -> list[DataFile]:
+        """Return the files of the snapshot that was read last."""
+        fields = {field.name: field for field in self._table.schema().fields if field.name in ROW_KEYS}
+        with self._errors():
+            return [
+                DataFile(
+                    path=task.file.file_path,
+                    size=task.file.file_size_in_bytes,
+                    bounds={
+                        name: _bounds(task.file, field) for name, field in fields.items() if _known(task.file, field)
+                    },
+                    hides_rows=bool(task.delete_files),
+                )
+                for task in self._table.scan().plan_files()
+            ]
+
+    def commits(self) -> Iterator[Committed]:
+        """Yield the commits with receipts that the history still has, newest first."""
+        return (commit for commit in self._ancestors() if commit is not None)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the errors of pyiceberg and of its catalogs as those of the pipeline."""
+        try:
+            yield
+        except (PipelineError, OSError):
+            raise
+        except Exception as error:
+            raise UnavailableError(f"{self._identifier}: {error}") from error
+
+
+def open_catalog(catalog: str, warehouse: str | None, properties: Mapping[str, str]) -> Any:
+    """Open a catalog by its URL (`http://…`: REST, others: SQL), or by its name in pyiceberg's own file.
+
+    Raises PipelineError.
+    """
+    from pyiceberg.catalog import load_catalog
+
+    given = dict(properties)
+    if warehouse is not None:
+        given["warehouse"] = warehouse
+    try:
+        if "://" not in catalog:
+            return load_catalog(catalog, **given)
+        kind = "rest" if catalog.startswith(("http://", "https://")) else "sql"
+        return load_catalog("default", **{"type": kind, "uri": catalog, **given})
+    except Exception as error:
+        raise PipelineError(f"catalog {catalog}: {error}") from error
+
+
+def with_ids(field: Any, iceberg_field: Any) -> Any:
+    """Return an Arrow field, and those inside of it, with the ids of an Iceberg field."""
+    import pyarrow as pa
+
+    kind, inner = field.type, iceberg_field.field_type
+    if pa.types.is_list(kind):
+        kind = pa.list_(with_ids(kind.value_field, inner.element_field))
+    elif pa.types.is_struct(kind):
+        ids = {each.name: each for each in inner.fields}
+        kind = pa.struct([with_ids(each, ids[each.name]) for each in kind])
+    return pa.field(field.name, kind, metadata={"PARQUET:field_id": str(iceberg_field.field_id)})
+
+
+def _arrow_type(iceberg_field: Any) -> Any:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return schema_to_pyarrow(iceberg_field.field_type)
+
+
+def _is_first(snapshot: Any) -> bool:
+    """Whether a snapshot without a parent never had one: all of its rows are its own."""
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return "total-records" not in summary or summary["total-records"] == summary.get("added-records", "0")
+
+
+def _known(file: Any, field: Any) -> bool:
+    return field.field_id in (file.lower_bounds or {}) and field.field_id in (file.upper_bounds or {})
+
+
+def _bounds(file: Any, field: Any) -> tuple[Any, Any]:
+    from pyiceberg.conversions import from_bytes
+
+    low, high = file.lower_bounds[field.field_id], file.upper_bounds[field.field_id]
+    return from_bytes(field.field_type, low), from_bytes(field.field_type, high)
+
+
+def _names(commit: Committed, topic: str) -> bool:
+    return any(key[0] == topic for key in commit.receipt.spans)
+
+
+def _positions_text(receipt_id: str, positions: Mapping[TopicPartition, Position]) -> str:
+    by_id: dict[str, dict[str, list[int | None]]] = {}
+    for (_, partition), position in sorted(positions.items()):
+        listed = by_id.setdefault(position.topic_id or UNKNOWN_ID, {})
+        listed[str(partition)] = [position.offset, position.leader_epoch]
+    return json.dumps({"receipt": receipt_id, "positions": by_id}, separators=(",", ":"))
+
+
+def _parse_positions(topic: str, text: str, table: str) -> tuple[str, dict[TopicPartition, Position]]:
+    try:
+        form = json.loads(text)
+        return form["receipt"], {
+            (topic, int(partition)): Position(offset=int(offset), leader_epoch=epoch, topic_id=topic_id or None)
+            for topic_id, listed in form["positions"].items()
+            for partition, (offset, epoch) in listed.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PipelineError(f"{table}: property {KEY}.{topic} cannot be read: {error!r}") from error

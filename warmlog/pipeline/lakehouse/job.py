@@ -1,0 +1,205 @@
+"""The job behind `warmlog pipeline table`: batch after batch, each planned where the table's last commit ended.
+
+1. The table is the only checkpoint. A batch begins at the positions of the version that its commit goes on top of.
+2. Another commit that came first makes a commit fail. If it moved none of the batch's positions (other programs append
+   and compact, too), the same files are committed on top of it; else they are deleted, and the job plans again.
+3. If the answer to a commit is lost, its receipt in the table decides. The same receipt cannot be committed twice,
+   because both attempts need the same version below them.
+4. Files without a commit are what a killed job leaves. No reader sees them; Delta's vacuum and Iceberg's removal of
+   orphan files delete them.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmlog.pipeline.copying.group_offsets import GroupOffsets
+from warmlog.pipeline.copying.progress import Progress
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.job_stats import Reporter, added
+from warmlog.pipeline.lakehouse.columns import check_columns
+from warmlog.pipeline.lakehouse.committing import Committer
+from warmlog.pipeline.lakehouse.pace import Pace, Targets
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.table import Table
+from warmlog.pipeline.lakehouse.writing import (
+    DEFAULT_FILE_BYTES,
+    WriteRules,
+    WrittenGroup,
+    groups_of,
+    size_of_group,
+    writer,
+)
+from warmlog.pipeline.runner import Runner
+from warmlog.pipeline.source.input import choose_input, rules_of
+from warmlog.pipeline.source.options import ReadOptions
+from warmlog.pipeline.source.plan import Plan
+from warmlog.pipeline.source.ranges import Extent, Range, key_of
+from warmlog.protocol.partitions import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """Options for writing a table. `file_bytes`: target size of files."""
+
+    targets: Targets = field(default_factory=Targets)
+    file_bytes: int = DEFAULT_FILE_BYTES
+    compression: str = "zstd"
+
+
+class TableJob:
+    """Copies new records to a table, a batch at a time. `pause`: waits so many seconds before a repeated attempt."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        table: Table,
+        settings: TableSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        if options.on_corrupt == "stop":
+            raise PipelineError("onCorrupt=stop is not supported for tables: use fail or skip")
+        check_columns(options.columns, len(options.topics.named))
+        self._options = options
+        self._table = table
+        self._settings = settings
+        self._clock = clock
+        self._committer = Committer(table, pause)
+        self._committed: set[TopicPartition] = set()
+        self._progress = Progress(options, None, verb="copies")
+        self._group = GroupOffsets(options, self._progress.warn)
+        self._group.is_behind = True  # the last run may have been killed between a commit and the group's
+        self._pace: Pace | None = None
+        self.reporter = Reporter("table")
+        self.commits = 0
+
+    def pending_bytes(self) -> int:
+        """Return the approximate size of the records to copy. Raises PipelineError, InspectError, OSError."""
+        self._table.refresh()
+        pending: dict[TopicPartition, Range] = {}
+
+        def choose(extents: list[Extent]) -> dict[TopicPartition, Range]:
+            self._load(extents)
+            pending.update(self._progress.pending(extents))
+            return pending
+
+        size = choose_input(self._options).size(choose)
+        offsets = sum(wanted.end - wanted.start for wanted in pending.values())
+        self._pace = Pace(self._settings.targets, size / offsets if offsets else 0.0)
+        return size
+
+    def run_until_end(self, run: Runner) -> Iterator[Receipt]:
+        """Copy the records that exist now, in batches. Raises PipelineError, InspectError, OSError."""
+        self._progress.until = choose_input(self._options).with_extents(self._progress.ends)
+        while (receipt := self.step(run)) is not None:
+            yield receipt
+
+    def run_every(self, run: Runner, wait: Callable[[], Any]) -> Iterator[Receipt]:
+        """Copy new records without end, calling `wait` when there are none, also if the broker is unavailable."""
+        while True:
+            try:
+                receipt = self.step(run)
+            except UnavailableError as error:
+                _log.warning("%s; retrying", error)
+                receipt = None
+            if receipt is not None:
+                yield receipt
+            else:
+                wait()
+
+    def step(self, run: Runner) -> Receipt | None:
+        """Copy one batch; None if there are no new records. Raises PipelineError, InspectError, OSError."""
+        if self._pace is None:
+            self.pending_bytes()
+        assert self._pace is not None, "it was just set"
+        while True:
+            began = self._clock()
+            self._table.refresh()
+            plan = self._plan(run.parallelism)
+            offsets = sum(wanted.end - wanted.start for wanted in plan.ranges.values())
+            if not offsets:
+                self._progress.positions = (self._progress.positions or {}) | self._progress.reached
+                if self._group.is_behind:
+                    self._group.commit(self._progress.positions)
+                return None
+            written = self._write(run, plan)
+            files = [file for part in written for file in part.files]
+            receipt = self._receipt(plan, written)
+            if self._committer.commit(receipt, files):
+                break
+        self._pace.measured(offsets, sum(file.size for file in files), self._clock() - began)
+        self._count(receipt, plan, written)
+        self._group.commit(self._progress.positions)
+        return receipt
+
+    def _plan(self, parallelism: int) -> Plan:
+        def choose(extents: list[Extent]) -> dict[TopicPartition, Range]:
+            self._load(extents)
+            return self._progress.choose(extents, self._limit())
+
+        source = choose_input(self._progress.split_options(parallelism))
+        return source.plan(choose, lenient=self._progress.is_lenient)
+
+    def _limit(self) -> int:
+        assert self._pace is not None, "a step begins with it"
+        return min(self._pace.offsets, self._options.max_offsets_per_trigger or self._pace.offsets)
+
+    def _load(self, extents: Sequence[Extent]) -> None:
+        """Take the table's positions. Of partitions that have not been committed, those in memory are kept."""
+        known = self._progress.positions or {}
+        stored = self._table.positions({key_of(extent) for extent in extents} | known.keys())
+        for topic, partition in sorted(self._committed - stored.keys()):
+            raise PipelineError(
+                f"{self._table.name} no longer has the position of {topic}-{partition}: it was replaced or restored"
+            )
+        self._committed |= stored.keys()
+        self._progress.positions = known | stored or None
+
+    def _write(self, run: Runner, plan: Plan) -> list[WrittenGroup]:
+        rules = WriteRules(
+            store=self._table.store(),
+            columns=self._options.columns,
+            schema=self._table.schema(),
+            compression=self._settings.compression,
+            file_bytes=self._settings.file_bytes,
+        )
+        groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
+        return run(groups, writer(rules, rules_of(self._options)), size_of_group)
+
+    def _receipt(self, plan: Plan, written: Sequence[WrittenGroup]) -> Receipt:
+        """Return the receipt of a batch: partitions with new offsets, and others whose log is another one now."""
+        before, stats = self._progress.positions or {}, added(part.stats for part in written)
+        proofs: dict[TopicPartition, list[Proof]] = {}
+        for key, proof in sorted(proof for part in written for proof in part.proofs):
+            proofs.setdefault(key, []).append(proof)
+        return Receipt(
+            id=new_id(),
+            spans={
+                key: Span(first=plan.ranges[key].start, end=end)
+                for key, end in self._progress.reached.items()
+                if plan.ranges[key].end > plan.ranges[key].start
+                or (key in before and (before[key].offset, before[key].topic_id) != (end.offset, end.topic_id))
+            },
+            rows=stats.rows,
+            lost=stats.lost_offsets + self._progress.lost,
+            damaged=tuple(damage for part in written for damage in part.damaged),
+            files=tuple(file.name for part in written for file in part.files),
+            columns=self._options.columns,
+            proofs={key: tuple(listed) for key, listed in proofs.items()},
+        )
+
+    def _count(self, receipt: Receipt, plan: Plan, written: Sequence[WrittenGroup]) -> None:
+        self._progress.positions = (self._progress.positions or {}) | self._progress.reached
+        stats = added(part.stats for part in written)
+        stats.skipped_bytes = plan.skipped_bytes
+        stats.lost_offsets = receipt.lost
+        self.reporter.add(stats)
+        self.commits += 1
+        files = sum(len(part.files) for part in written)
+        self.reporter.set_details(commits=self.commits, last_receipt=receipt.id, last_files=files)

@@ -1,0 +1,47 @@
+"""How many offsets the next commit takes, to meet targets of rows, bytes and time."""
+
+from dataclasses import dataclass
+
+DEFAULT_ROWS = 10_000_000
+DEFAULT_BYTES = 1 << 30
+DEFAULT_SECONDS = 60.0
+GROWTH = 4  # from one commit to the next, at most: the last one may not have been typical
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Targets of a commit: rows, bytes of files, seconds. A commit may exceed those of bytes and time, as estimated."""
+
+    rows: int = DEFAULT_ROWS
+    bytes: int = DEFAULT_BYTES
+    seconds: float = DEFAULT_SECONDS
+
+
+class Pace:
+    """Chooses the size of commits from what the last one has measured.
+
+    `bytes_per_offset`: an estimate for the first one, 0 if there is none.
+    """
+
+    def __init__(self, targets: Targets, bytes_per_offset: float = 0.0) -> None:
+        self._targets = targets
+        self._most = float(targets.rows)
+        if bytes_per_offset:
+            self._most = min(self._most, targets.bytes / bytes_per_offset)
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets that the next commit takes at most."""
+        return max(int(self._most), 1)
+
+    def measured(self, offsets: int, size: int, seconds: float) -> None:
+        """Adapt to a commit: its offsets, bytes of files, and seconds."""
+        if not offsets:
+            return
+        targets = self._targets
+        fitting = [float(targets.rows), max(self._most, float(offsets)) * GROWTH]
+        if size:
+            fitting.append(targets.bytes * offsets / size)
+        if seconds:
+            fitting.append(targets.seconds * offsets / seconds)
+        self._most = min(fitting)

@@ -1,0 +1,157 @@
+"""Read the rows of a partition from the files of a table, with what statistics of files and row groups leave out."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmlog.pipeline.lakehouse.writing import FileStore
+from warmlog.protocol.partitions import TopicPartition
+
+BATCH_ROWS = 1 << 14
+SMALL_BYTES = 8 << 20  # of a row group that is kept
+CACHE_BYTES = 64 << 20  # of rows that are kept
+FOOTERS = 16  # that are kept
+ROW_KEYS = ("topic", "partition", "offset")  # columns that say which record a row is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Rows of a partition with these offsets (`end` excluded), and the columns to read of them."""
+
+    key: TopicPartition
+    first: int
+    end: int
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of a table. `bounds`: least and greatest values of columns, without those that are not known.
+
+    `hides_rows`: whether a deletion vector or a delete file takes rows of it away.
+    """
+
+    path: str
+    size: int
+    bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    hides_rows: bool = False
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    def may_hold(self, selection: Selection) -> bool:
+        """Whether the bounds allow rows of the selection."""
+        topic, partition = selection.key
+        return (
+            _meet(self.bounds.get("topic"), topic, topic)
+            and _meet(self.bounds.get("partition"), partition, partition)
+            and _meet(self.bounds.get("offset"), selection.first, selection.end - 1)
+        )
+
+
+def _meet(bounds: tuple[Any, Any] | None, low: Any, high: Any) -> bool:
+    return bounds is None or (bounds[0] <= high and low <= bounds[1])
+
+
+class TableReader:
+    """Reads rows of a table's files. Small row groups are kept in memory for the next selection, up to `CACHE_BYTES`.
+
+    A commit of a thousand partitions is one file, and each of them is another selection. Not thread-safe.
+    """
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self._kept: OrderedDict[tuple[str, int, tuple[str, ...]], Any] = OrderedDict()
+        self._kept_bytes = 0
+        self._footers: OrderedDict[str, Any] = OrderedDict()
+
+    def rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
+        """Yield record batches of a file's rows of the selection, in the order in which they are stored.
+
+        Raises OSError, and pyarrow's errors for a damaged file.
+        """
+        from pyarrow import parquet
+
+        metadata = self._footers.get(file.path)
+        if metadata is not None and not _numbers(metadata, file, selection):
+            return
+        with self._store.open(file.path) as stream, parquet.ParquetFile(stream, metadata=metadata) as opened:
+            self._footers[file.path] = opened.metadata
+            if len(self._footers) > FOOTERS:
+                self._footers.popitem(last=False)
+            there = opened.schema_arrow.names
+            names = tuple(name for name in dict.fromkeys((*selection.columns, *ROW_KEYS)) if name in there)
+            for number in _numbers(opened.metadata, file, selection):
+                for batch in self._group(opened, file, number, names):
+                    chosen = _chosen(batch, selection)
+                    if chosen.num_rows:
+                        yield chosen
+
+    def _group(self, opened: Any, file: DataFile, number: int, names: tuple[str, ...]) -> Iterator[Any]:
+        if opened.metadata.row_group(number).total_byte_size > SMALL_BYTES:
+            for batch in opened.iter_batches(BATCH_ROWS, row_groups=[number], columns=names):
+                yield _as_written(batch)
+            return
+        key = file.path, number, names
+        if key not in self._kept:
+            batches = opened.iter_batches(BATCH_ROWS, row_groups=[number], columns=names)
+            self._kept[key] = [_as_written(batch) for batch in batches]
+            self._kept_bytes += sum(batch.nbytes for batch in self._kept[key])
+            while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= sum(batch.nbytes for batch in dropped)
+        self._kept.move_to_end(key)
+        yield from self._kept[key]
+
+
+def _numbers(metadata: Any, file: DataFile, selection: Selection) -> list[int]:
+    """Return the numbers of the row groups that may have rows of the selection."""
+    return [
+        number
+        for number in range(metadata.num_row_groups)
+        if _part(metadata.row_group(number), file).may_hold(selection)
+    ]
+
+
+def _part(group: Any, file: DataFile) -> DataFile:
+    """Return a row group with its bounds."""
+    bounds = {}
+    for number in range(group.num_columns):
+        column = group.column(number)
+        statistics = column.statistics
+        if column.path_in_schema in ROW_KEYS and statistics and statistics.has_min_max:
+            bounds[column.path_in_schema] = (statistics.min, statistics.max)
+    return DataFile(path=file.path, size=file.size, bounds=bounds)
+
+
+def _as_written(batch: Any) -> Any:
+    """Return a batch with the types of the data source: others write large strings and views, for example."""
+    import pyarrow as pa
+
+    from warmlog.pipeline.source.arrow import TYPES
+
+    fields = [pa.field(field.name, TYPES.get(field.name, field.type)) for field in batch.schema]
+    schema = pa.schema(fields)
+    return batch if batch.schema.equals(schema) else batch.cast(schema)
+
+
+def _chosen(batch: Any, selection: Selection) -> Any:
+    """Return the rows of the selection: tests of fewer rows follow those that leave out most."""
+    from pyarrow import compute
+
+    topic, partition = selection.key
+    batch = _filtered(batch, compute.equal(batch.column("partition"), partition))
+    if batch.num_rows:
+        offsets = batch.column("offset")
+        mask = compute.and_(compute.greater_equal(offsets, selection.first), compute.less(offsets, selection.end))
+        batch = _filtered(batch, mask)
+    if batch.num_rows and "topic" in batch.schema.names:
+        batch = _filtered(batch, compute.equal(batch.column("topic"), topic))
+    return batch
+
+
+def _filtered(batch: Any, mask: Any) -> Any:
+    return batch if mask.true_count == batch.num_rows else batch.filter(mask)

@@ -1,0 +1,119 @@
+"""Receipts: what a commit of a table says about the offsets in it. The same text in Delta and in Iceberg.
+
+    {"id": "5f0c…", "rows": 3990, "lost": 0, "damaged": [], "files": ["warmlog-77e0….parquet"],
+     "topics": {"orders": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [0, 2000, 3], "1": [0, 1990, null]}}},
+     "columns": ["key", "value", …],
+     "proofs": {"orders": {"0": [[0, 2000, 2000, "9d2ab4804c10b581"]], "1": [[0, 1990, 1990, "7b1f…"]]}}}
+
+Offsets are by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end. Pieces say
+what was written for them, so that a table can be checked without its log: first, end, number of rows, and the digest of
+these columns of the rows. The receipt is in the same commit as the rows, so a table has either both or neither.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
+
+KEY = "warmlog"  # of a receipt in the metadata of a commit
+UNKNOWN_ID = ""
+
+PositionsForm: TypeAlias = dict[str, dict[str, dict[str, list[Any]]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets of a partition that a commit covers. `end`: of them, excluded; with the topic id and the leader epoch."""
+
+    first: int
+    end: Position
+
+
+class Proof(NamedTuple):
+    """Offsets that were written together (`end` excluded), the number of their rows, and the digest of these."""
+
+    first: int
+    end: int
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a commit says. `lost`: offsets that were gone before they were read. `damaged`: skipped batches.
+
+    `files`: names. `proofs`: of each partition, in order; digests are of these `columns`.
+    """
+
+    id: str
+    spans: Mapping[TopicPartition, Span]
+    rows: int = 0
+    lost: int = 0
+    damaged: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    proofs: Mapping[TopicPartition, tuple[Proof, ...]] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the receipt as JSON."""
+        return json.dumps(self.form(), separators=(",", ":"))
+
+    def form(self) -> dict[str, Any]:
+        """Return the receipt as a JSON object."""
+        topics: PositionsForm = {}
+        for (topic, partition), span in sorted(self.spans.items()):
+            ids = topics.setdefault(topic, {})
+            listed = ids.setdefault(span.end.topic_id or UNKNOWN_ID, {})
+            listed[str(partition)] = [span.first, span.end.offset, span.end.leader_epoch]
+        proofs: dict[str, dict[str, list[Proof]]] = {}
+        for (topic, partition), listed_proofs in sorted(self.proofs.items()):
+            proofs.setdefault(topic, {})[str(partition)] = list(listed_proofs)
+        counts = {"id": self.id, "rows": self.rows, "lost": self.lost, "damaged": list(self.damaged)}
+        return {**counts, "files": list(self.files), "topics": topics, "columns": list(self.columns), "proofs": proofs}
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """Return the positions at which the next commit begins."""
+        return {key: span.end for key, span in self.spans.items()}
+
+
+def new_id() -> str:
+    """Return an id for a receipt, which no other has."""
+    return uuid4().hex
+
+
+def parse_receipt(text: str, source: str) -> Receipt:
+    """Parse a receipt. `source`: where it is from, for the error. Raises PipelineError."""
+    try:
+        form = json.loads(text)
+        spans = {
+            (topic, int(partition)): Span(
+                first=int(first), end=Position(offset=int(end), topic_id=topic_id or None, leader_epoch=epoch)
+            )
+            for topic, ids in form["topics"].items()
+            for topic_id, listed in ids.items()
+            for partition, (first, end, epoch) in listed.items()
+        }
+        proofs = {
+            (topic, int(partition)): tuple(
+                Proof(int(first), int(end), int(rows), str(digest)) for first, end, rows, digest in listed
+            )
+            for topic, partitions in form["proofs"].items()
+            for partition, listed in partitions.items()
+        }
+        return Receipt(
+            id=form["id"],
+            spans=spans,
+            rows=form["rows"],
+            lost=form["lost"],
+            damaged=tuple(form["damaged"]),
+            files=tuple(form["files"]),
+            columns=tuple(form["columns"]),
+            proofs=proofs,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PipelineError(f"{source}: its receipt cannot be read: {error!r}") from error

@@ -1,0 +1,187 @@
+"""A table as the sink of a stream of Spark, by `foreachBatch`.
+
+    from warmlog.pipeline.lakehouse.stream import TableSink
+    stream = spark.readStream.format("warmlog").options(path="data", topic="orders", startingOffsets="earliest").load()
+    stream.writeStream.foreachBatch(TableSink("lake/orders")).option("checkpointLocation", "lake/checkpoint").start()
+
+1. Tasks write the rows of a micro-batch as files and describe them; the driver commits these as the job does.
+2. Spark repeats a micro-batch after a failure, also one that is committed. Rows below the table's positions are left
+   out then: the files are written again without them.
+3. Rows of a partition have to come in the order of their offsets, as the source reads them. A shuffle is an error.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.columns import check_columns
+from warmlog.pipeline.lakehouse.committing import Committer
+from warmlog.pipeline.lakehouse.digest import RowDigest
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.target import open_table
+from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, FileSequence, NewFile, WriteRules
+from warmlog.pipeline.source.offsets import Position
+from warmlog.pipeline.source.options import COLUMNS
+from warmlog.protocol.partitions import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+Proofs = dict[TopicPartition, list[Proof]]
+
+
+class TableSink:
+    """Appends micro-batches to a Delta table, or with a catalog to an Iceberg table; each row exactly once.
+
+    `target`, `catalog`, `warehouse` and `storage` are those of `warmlog pipeline table`. Frames need the columns topic,
+    partition and offset, and only columns of the data source. Raises PipelineError, OSError when it is called.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        catalog: str | None = None,
+        warehouse: str | None = None,
+        storage: Mapping[str, str] | None = None,
+        compression: str = "zstd",
+        file_bytes: int = DEFAULT_FILE_BYTES,
+    ) -> None:
+        self._target = target
+        self._where: dict[str, Any] = {"catalog": catalog, "warehouse": warehouse, "storage": storage}
+        self._compression = compression
+        self._file_bytes = file_bytes
+
+    def __call__(self, frame: Any, batch_id: int) -> None:
+        """Append a frame. `batch_id` is not needed: offsets say what is in the table already."""
+        unknown = [name for name in frame.columns if name not in COLUMNS]
+        if unknown:
+            raise PipelineError(f"the stream has columns that are none of the source's: {', '.join(unknown)}")
+        columns = tuple(name for name in COLUMNS if name in frame.columns)
+        check_columns(columns, topics=2)
+        table = open_table(self._target, columns, **self._where)
+        table.create()
+        committer = Committer(table)
+        known: dict[TopicPartition, Position] = {}
+        while True:
+            table.refresh()
+            rules = WriteRules(
+                store=table.store(),
+                columns=columns,
+                schema=table.schema(),
+                compression=self._compression,
+                file_bytes=self._file_bytes,
+            )
+            proofs, files = _written(frame.select(*columns), rules, {key: at.offset for key, at in known.items()})
+            positions = table.positions(proofs)
+            if any(key in positions and listed[0].first < positions[key].offset for key, listed in proofs.items()):
+                committer.discard(files)
+                known |= positions
+                _log.warning("micro-batch %d is in %s, at least in part; leaving that out", batch_id, table.name)
+                continue
+            if not proofs or committer.commit(_receipt(proofs, files, positions, columns), files):
+                return
+            known |= table.positions(proofs)
+
+
+def _receipt(
+    proofs: Proofs, files: list[NewFile], positions: Mapping[TopicPartition, Position], columns: tuple[str, ...]
+) -> Receipt:
+    """Return the receipt of a micro-batch. Rows have neither topic id nor leader epoch: the former is kept if known."""
+    spans = {}
+    for key, listed in proofs.items():
+        before = positions.get(key)
+        end = Position(offset=listed[-1].end, topic_id=None if before is None else before.topic_id)
+        spans[key] = Span(first=listed[0].first, end=end)
+    return Receipt(
+        id=new_id(),
+        spans=spans,
+        rows=sum(proof.rows for listed in proofs.values() for proof in listed),
+        files=tuple(file.name for file in files),
+        columns=columns,
+        proofs={key: tuple(listed) for key, listed in proofs.items()},
+    )
+
+
+def _written(frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int]) -> tuple[Proofs, list[NewFile]]:
+    """Write a frame's rows from the known positions on; return what was written. Raises PipelineError."""
+    from warmlog.pipeline.runner import worker_errors
+
+    with worker_errors():
+        results = frame.mapInArrow(partial(_write, rules, known), "result string").collect()
+    proofs: Proofs = {}
+    files: list[NewFile] = []
+    for row in results:
+        form = json.loads(row["result"])
+        files += [NewFile(**file) for file in form["files"]]
+        for topic, partition, *proof in form["proofs"]:
+            proofs.setdefault((topic, partition), []).append(Proof(*proof))
+    for (topic, partition), listed in proofs.items():
+        listed.sort()
+        if any(proof.end > following.first for proof, following in pairwise(listed)):
+            raise _shuffled(topic, partition)
+    return proofs, files
+
+
+def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iterable[Any]) -> Iterator[Any]:
+    """Write the rows of a task, and yield one row that describes them. In a worker."""
+    import pyarrow as pa
+
+    from warmlog.pipeline.source.arrow import arrow_schema
+
+    schema = arrow_schema(rules.columns)
+    digests: dict[TopicPartition, tuple[int, int, RowDigest]] = {}
+    with FileSequence(rules) as files:
+        for batch in batches:
+            for key, rows in _by_partition(batch.cast(schema), known):
+                offsets = rows.column("offset")
+                first, last, digest = digests.get(key, (offsets[0].as_py(), -1, RowDigest(rules.columns)))
+                digests[key] = first, _last(offsets, last, key), digest
+                digest.add(rows)
+                files.write(rows)
+        files.finish()
+    form = {
+        "files": [asdict(file) for file in files.complete],
+        "proofs": [
+            (*key, first, last + 1, digest.rows, digest.hexdigest()) for key, (first, last, digest) in digests.items()
+        ],
+    }
+    yield pa.RecordBatch.from_pydict({"result": [json.dumps(form)]})
+
+
+def _by_partition(batch: Any, known: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, Any]]:
+    """Yield the rows of each partition that are not known yet; usually there is one."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    pairs = pa.Table.from_batches([batch.select(["topic", "partition"])])
+    for pair in pairs.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+        key = pair["topic"], pair["partition"]
+        mask = compute.and_(
+            compute.equal(batch.column("partition"), key[1]), compute.equal(batch.column("topic"), key[0])
+        )
+        if key in known:
+            mask = compute.and_(mask, compute.greater_equal(batch.column("offset"), known[key]))
+        rows = batch.filter(mask)
+        if rows.num_rows:
+            yield key, rows
+
+
+def _last(offsets: Any, before: int, key: TopicPartition) -> int:
+    """Return the last of some offsets. Raises PipelineError unless they increase from `before` on."""
+    import numpy as np
+
+    numbers = offsets.to_numpy(zero_copy_only=False)
+    if numbers[0] <= before or (np.diff(numbers) <= 0).any():
+        raise _shuffled(*key)
+    return int(numbers[-1])
+
+
+def _shuffled(topic: str, partition: int) -> PipelineError:
+    return PipelineError(
+        f"rows of {topic}-{partition} are not in the order of their offsets, or twice: write the stream as it is read"
+    )

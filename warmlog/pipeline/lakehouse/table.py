@@ -1,0 +1,70 @@
+"""What the job needs of a table, whichever its format.
+
+Invariants:
+1. A commit adds rows, their receipt and the new positions in one step, and only on top of the version that `positions`
+   was read from. A commit that came in between makes it fail with ConflictError, whoever made it.
+2. `holds` finds the receipt of a commit whose answer was lost.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.writing import FileStore, NewFile
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
+
+
+class ConflictError(PipelineError):
+    """Another commit came first; nothing of this one is in the table."""
+
+
+class OutcomeUnknownError(PipelineError):
+    """The answer to a commit was lost; it may be in the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A commit in a table's history. `version`: Delta's version, or Iceberg's snapshot id."""
+
+    version: int
+    receipt: Receipt
+
+
+class Table(Protocol):
+    """A table that rows are appended to. Methods raise PipelineError, OSError."""
+
+    @property
+    def name(self) -> str:
+        """The table's directory, URL or identifier."""
+
+    @property
+    def version(self) -> int:
+        """The version that was read last: Delta's version, or Iceberg's snapshot id."""
+
+    def refresh(self) -> None:
+        """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
+
+    def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the positions that the version has for these partitions, without those it knows nothing of."""
+
+    def store(self) -> FileStore:
+        """Return where tasks write files to."""
+
+    def schema(self) -> Any:
+        """Return the Arrow schema of files, with Iceberg's field ids if the table has them."""
+
+    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
+        """Append files. Raises ConflictError, OutcomeUnknownError."""
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Whether the last attempt to commit this receipt is in the version that was read last."""
+
+    def files(self) -> list[DataFile]:
+        """Return the files of the version that was read last."""
+
+    def commits(self) -> Iterator[Committed]:
+        """Yield the commits with receipts that the table's history still has, newest first."""

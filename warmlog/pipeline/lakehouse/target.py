@@ -1,0 +1,26 @@
+"""Open the table that a command names."""
+
+from collections.abc import Mapping, Sequence
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_uri
+from warmlog.pipeline.lakehouse.iceberg import IcebergTable, open_catalog
+
+
+def open_table(
+    target: str,
+    columns: Sequence[str],
+    *,
+    catalog: str | None = None,
+    warehouse: str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> DeltaTable | IcebergTable:
+    """Return the Delta table at a directory or URL, or with a catalog the Iceberg table of this name.
+
+    Neither is read yet. `storage`: options of the object store, or properties of the catalog. Raises PipelineError.
+    """
+    if catalog is None:
+        if warehouse is not None:
+            raise PipelineError("a warehouse is for an Iceberg catalog, and none was named")
+        return DeltaTable(delta_uri(target), columns, storage or {})
+    return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns)

@@ -1,0 +1,253 @@
+"""Write the records of splits as Parquet files of a table: one task of the job. No commit mentions them yet.
+
+1. Files have names that no other task uses, and are complete, on local disks flushed, before their task returns them.
+2. Memory is bounded by a row group and one Arrow batch; a file that has reached its target size is followed by another.
+3. Small splits share a file, so that a commit of a thousand partitions does not add a thousand files.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+from uuid import uuid4
+
+from warmlog.pipeline.copying.parquet import ParquetFile, sync
+from warmlog.pipeline.job_stats import JobStats, Stopwatch, added
+from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.source.input import read_batches
+from warmlog.pipeline.source.plan import AnySplit, end_offset_of, first_offset_of, size_of_split
+from warmlog.pipeline.source.reading import ReadRules
+from warmlog.protocol.partitions import TopicPartition
+
+DEFAULT_FILE_BYTES = 128 << 20
+BOUNDED = ("topic", "partition", "offset", "timestamp")  # columns whose least and greatest values are kept of each file
+
+PREFIX = "warmlog-"  # of the names of files
+
+Group = tuple[AnySplit, ...]
+
+
+class FileStore(Protocol):
+    """Where the files of a table are; workers get a copy."""
+
+    def open(self, path: str) -> Any:
+        """Return a file of the table, as the table names it, open for reading. Raises OSError."""
+
+    def create(self, name: str) -> Any:
+        """Return a binary file open for writing. Raises OSError."""
+
+    def finished(self, name: str) -> None:
+        """Make a closed file durable. Raises OSError."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file that no commit mentions. Raises OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles:
+    """A directory."""
+
+    directory: str
+
+    def open(self, path: str) -> Any:
+        """Return a file open for reading; an absolute path may be elsewhere. Raises OSError."""
+        return open(Path(self.directory, path.removeprefix("file://")), "rb")
+
+    def create(self, name: str) -> Any:
+        """Return a file open for writing. Raises OSError."""
+        path = Path(self.directory, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "xb")
+
+    def finished(self, name: str) -> None:
+        """Flush a file and its directory to disk. Raises OSError."""
+        path = Path(self.directory, name)
+        sync(path)
+        sync(path.parent)
+
+    def delete(self, name: str) -> None:
+        """Delete a file. Raises OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.directory, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRules:
+    """Rules for writing files. `schema`: of Arrow, with Iceberg's field ids if the table has them."""
+
+    store: FileStore
+    columns: tuple[str, ...]
+    schema: Any
+    compression: str = "zstd"
+    file_bytes: int = DEFAULT_FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A file that is not in the table yet. `bounds`: least and greatest value of columns in it, times in us."""
+
+    name: str
+    size: int
+    rows: int
+    bounds: dict[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenGroup:
+    """Result of a task. `proofs`: those of the receipt, by partition."""
+
+    proofs: tuple[tuple[TopicPartition, Proof], ...]
+    files: tuple[NewFile, ...]
+    damaged: tuple[str, ...]
+    stats: JobStats
+
+
+def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> WrittenGroup:
+    """Write the records of some splits as files. In a worker. Raises PipelineError, InspectError, OSError."""
+    damaged: list[str] = []
+    proofs: list[tuple[TopicPartition, Proof]] = []
+    parts: list[JobStats] = []
+    with FileSequence(rules) as files:
+        for split in group:
+            proof, stats = _write_split(files, rules, read_rules, split, damaged)
+            proofs.append(((split.topic, split.partition), proof))
+            parts.append(stats)
+        finishing = Stopwatch()
+        finishing.timed(files.finish)()
+    parts.append(JobStats(tasks=1, write_s=finishing.seconds))
+    return WrittenGroup(proofs=tuple(proofs), files=tuple(files.complete), damaged=tuple(damaged), stats=added(parts))
+
+
+def _write_split(
+    files: "FileSequence", rules: WriteRules, read_rules: ReadRules, split: AnySplit, damaged: list[str]
+) -> tuple[Proof, JobStats]:
+    from warmlog.pipeline.lakehouse.digest import RowDigest
+    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # imports pyarrow
+
+    reading, decoding, writing = Stopwatch(), Stopwatch(), Stopwatch()
+    decoder = ArrowDecoder(split.topic, split.partition, rules.columns)
+    steps, tally = read_batches(split, read_rules, decoding.timed(decoder.add))
+    write = writing.timed(files.write)
+    digest = RowDigest(rules.columns)
+    for batch in record_batches(decoder, reading.steps(steps)):
+        digest.add(batch)
+        write(batch)
+    damaged += map(str, tally.damaged)
+    stats = JobStats(rows=digest.rows, decode_s=decoding.seconds, write_s=writing.seconds)
+    stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it
+    stats.add_tally(tally)
+    return Proof(first_offset_of(split), end_offset_of(split), digest.rows, digest.hexdigest()), stats
+
+
+def writer(rules: WriteRules, read_rules: ReadRules) -> partial[WrittenGroup]:
+    """Return `write_group` bound to its rules, to be sent to workers."""
+    return partial(write_group, rules, read_rules)
+
+
+def groups_of(splits: Sequence[AnySplit], parallelism: int, file_bytes: int) -> list[Group]:
+    """Return the splits of each task, in order: about a file's worth, less if that leaves processors idle."""
+    total = sum(map(size_of_split, splits))
+    share = min(file_bytes, -(-total // max(parallelism, 1)))
+    groups: list[Group] = []
+    first, taken = 0, 0
+    for at, split in enumerate(splits):
+        if at > first and taken + size_of_split(split) > share:
+            groups.append(tuple(splits[first:at]))
+            first, taken = at, 0
+        taken += size_of_split(split)
+    return [*groups, tuple(splits[first:])] if splits else []
+
+
+def size_of_group(group: Group) -> int:
+    """Return how many bytes a group reads."""
+    return sum(map(size_of_split, group))
+
+
+class FileSequence:
+    """The files of one task, one after the other; a context manager. `complete`: those that are finished."""
+
+    def __init__(self, rules: WriteRules) -> None:
+        self._rules = rules
+        self._open: _File | None = None
+        self.complete: list[NewFile] = []
+
+    def write(self, batch: Any) -> None:
+        """Write the rows of a record batch. Raises OSError."""
+        if self._open is None:
+            self._open = _File(self._rules, f"{PREFIX}{uuid4().hex}.parquet")
+        self._open.add(batch)
+        if self._open.size >= self._rules.file_bytes:
+            self.finish()
+
+    def finish(self) -> None:
+        """Complete the open file. Raises OSError."""
+        if self._open is not None:
+            self.complete.append(self._open.finish())
+            self._open = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            return
+        with suppress(OSError):  # the first error is the one to report
+            if self._open is not None:
+                self._open.abandon()
+            for file in self.complete:
+                self._rules.store.delete(file.name)
+
+
+class _File:
+    """The file that is being written, and the bounds of its columns."""
+
+    def __init__(self, rules: WriteRules, name: str) -> None:
+        self._name = name
+        self._store = rules.store
+        self._schema = rules.schema
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+        self._bounded = [column for column in BOUNDED if column in rules.columns]
+        self._rows = 0
+        self._stream = rules.store.create(name)
+        self._parquet = ParquetFile(self._stream, rules.schema, rules.compression)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return int(self._stream.tell())
+
+    def add(self, batch: Any) -> None:
+        import pyarrow as pa
+        from pyarrow import compute
+
+        for column in self._bounded:
+            extremes = compute.min_max(_plain(batch.column(column))).as_py()
+            low, high = self._bounds.get(column, (extremes["min"], extremes["max"]))
+            self._bounds[column] = min(low, extremes["min"]), max(high, extremes["max"])
+        self._rows += batch.num_rows
+        self._parquet.add(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+
+    def finish(self) -> NewFile:
+        self._parquet.finish()
+        size = self.size
+        self._stream.close()
+        self._store.finished(self._name)
+        return NewFile(name=self._name, size=size, rows=self._rows, bounds=self._bounds)
+
+    def abandon(self) -> None:
+        self._parquet.close()
+        self._stream.close()
+        self._store.delete(self._name)
+
+
+def _plain(column: Any) -> Any:
+    """Return times as microseconds: Python's own end with the year 9999."""
+    import pyarrow as pa
+
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
