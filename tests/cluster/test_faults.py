@@ -1,6 +1,7 @@
 """A cluster whose leader's host is unplugged: `tests.cluster.faults` in a network namespace of its own."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from tests.requires import lacks
 
 def test_an_unplugged_leader_is_replaced_once_its_lease_has_ended(tmp_path: Path) -> None:
     unshare = shutil.which("unshare") or lacks("not installed: unshare (Debian: util-linux)")
+    if "ETCD" not in os.environ and shutil.which("etcd") is None:
+        lacks("etcd is not installed: apt-get install etcd-server")
     report = tmp_path / "report"
     script = [sys.executable, "-m", "tests.cluster.faults", "--rounds", "1", "--fault", "unplugged"]
     command = [unshare, "--net", "--mount", *script, "--directory", str(tmp_path), "--json", str(report)]

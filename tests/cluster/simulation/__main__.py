@@ -20,6 +20,8 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from tests.cluster.simulation.directed import SCRIPTS
+from tests.cluster.simulation.groups.mutations import MEMBERS_OF
+from tests.cluster.simulation.groups.population import KINDS, NONE
 from tests.cluster.simulation.mutations import RULES, SCRIPT_OF, without
 from tests.cluster.simulation.tempo import LONG, SHORT
 from tests.cluster.simulation.world import Report, simulate
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("--without", choices=sorted(RULES), help="a rule to remove: the simulation must notice")
     parser.add_argument("--script", choices=SCRIPTS, help="the faults of every seed; default: random ones")
     parser.add_argument("--long", action="store_true", help="ten simulated hours with longer pauses and waits")
+    parser.add_argument("--members", choices=KINDS, help="kind of the group of every seed; default: in turns")
     parser.add_argument("--faults-s", type=float, default=None, help="simulated time during which faults begin")
     parser.add_argument("--traces", type=Path, default=Path("build/simulation"), help="where traces are written")
     parser.add_argument("--all-traces", action="store_true", help="write the traces of sound runs, too")
@@ -86,12 +89,13 @@ class Total:
     changes: int = 0
     elections: int = 0
     stored: int = 0
+    delivered: int = 0
     processor_s: float = 0.0
 
     def add(self, report: Report) -> None:
         """Add what has happened with one seed."""
         self.seeds += 1
-        for name in ("simulated_s", "faults", "changes", "elections", "stored", "processor_s"):
+        for name in ("simulated_s", "faults", "changes", "elections", "stored", "delivered", "processor_s"):
             setattr(self, name, getattr(self, name) + getattr(report, name))
 
     def __str__(self) -> str:
@@ -99,6 +103,7 @@ class Total:
         return (
             f"{self.seeds} seeds, {self.simulated_s / 3600:.2f} simulated hours, {self.faults} faults, "
             f"{self.changes} changes by operators, {self.elections} elections, {self.stored} records stored, "
+            f"{self.delivered} deliveries to groups, "
             f"{self.processor_s:.0f} s of processor time"
         )
 
@@ -106,9 +111,8 @@ class Total:
 def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> Iterator[Report]:  # type: ignore[valid-type]
     """Keep all jobs busy, without asking for more seeds than that needs."""
     running = []
-    script = chosen.script or SCRIPT_OF.get(chosen.without)
     for seed in seeds:
-        running.append(pool.apply_async(_simulate, (seed, chosen.faults_s, chosen.without, script, chosen.long)))  # type: ignore[attr-defined]
+        running.append(pool.apply_async(_simulate, (seed, chosen)))  # type: ignore[attr-defined]
         while len(running) >= chosen.jobs:
             done = [each for each in running if each.ready()]
             running = [each for each in running if each not in done]
@@ -119,10 +123,18 @@ def _reports(pool: "Pool", seeds: Iterable[int], chosen: argparse.Namespace) -> 
         yield each.get()
 
 
-def _simulate(seed: int, faults_s: float | None, rule: str | None, script: str | None, is_long: bool) -> Report:
-    began = time.process_time()
+def _simulate(seed: int, chosen: argparse.Namespace) -> Report:
+    began, rule = time.process_time(), chosen.without
+    script = chosen.script or SCRIPT_OF.get(rule)
+    if chosen.members is not None:
+        members = chosen.members
+    elif rule is not None or script is not None or chosen.long:
+        members = MEMBERS_OF.get(rule, NONE)
+    else:
+        members = KINDS[seed % len(KINDS)]
+    tempo = LONG if chosen.long else SHORT
     with without(rule):
-        report = simulate(seed, faults_s=faults_s, script=script, tempo=LONG if is_long else SHORT)
+        report = simulate(seed, faults_s=chosen.faults_s, script=script, tempo=tempo, members=members)
     gc.collect()  # closes the files of the brokers
     report.processor_s = time.process_time() - began
     return report

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import trio
 
 from tests.cluster.history import Outcome, PartitionHistory, Poll, Read, Sent
-from tests.cluster.simulation.machine import PORT, START_MS, host_of
-from tests.cluster.simulation.network import MACHINE
+from tests.cluster.simulation.machine import PORT, host_of
+from tests.cluster.simulation.network import MACHINE, clock_ms
 from tests.cluster.simulation.tempo import Tempo
 from warmlog.broker.log.io.directory_names import decode_topic_id
 from warmlog.broker.replication.peers.connection import PeerConnection, PeerSettings
@@ -85,11 +85,25 @@ class Client:
 
     async def ask(self, broker: int, api: PeerApi[Q, R], request: Q, *, waits_s: float = 0.0) -> R:
         """Ask a broker. Raises PeerError."""
+        return await (await self.connection_to(broker)).ask(api, request, waits_s=waits_s)
+
+    async def connection_to(self, broker: int) -> PeerConnection:
+        """Return a connection to a broker. Raises PeerError."""
         found = self._connections.get(broker)
         if found is None or not found.is_open:
             found = await PeerConnection.connect(host_of(broker), PORT, SETTINGS, self._nursery)
             self._connections[broker] = found
-        return await found.ask(api, request, waits_s=waits_s)
+        return found
+
+    def disconnect(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def abandon(self) -> None:
+        """Leave all connections as they are, as a client does whose machine is gone."""
+        self._connections.clear()
 
     async def leader_of(self, topic: str, partition: int) -> PartitionMetadata | None:
         """Return what is known of a partition, after a refresh if it is not known."""
@@ -138,6 +152,10 @@ class Recorder:
         """Record that records below an offset may be deleted from now on."""
         self._deletable[partition] = max(self._deletable[partition], offset)
 
+    def may_be_deleted(self, partition: int, offset: int) -> bool:
+        """Whether a record may be deleted."""
+        return offset < self._deletable[partition]
+
     def begins(self, partition: int, offset: int) -> None:
         """Note a log that has lost more than was to be deleted."""
         if offset > self._deletable[partition]:
@@ -180,7 +198,7 @@ class Producer:
 
     async def _send(self, sent: list[Sent]) -> int:
         """Send a batch until it is stored; return its base offset."""
-        now_ms = START_MS + int(trio.current_time() * 1000)
+        now_ms = clock_ms()
         padding = b"." * self._client.random.choice([10, 100, 400])
         records = build_batch(
             [(now_ms, padding, one.value, ()) for one in sent],

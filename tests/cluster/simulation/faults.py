@@ -127,11 +127,9 @@ class Injector:
         may leave only those in the ISR that have lost their records. An intact member of ISR or ELR must remain.
         """
         image = self._world.image()
-        topic = image.topics.get(self._world.topic)
-        if topic is None:
-            return True
         is_any_unknown = any(not self._is_intact(each) for broker in self._lost_at if (each := image.current(broker)))
-        for key in image.keys_of(topic):
+        topics = [topic for name in self._world.kept_topics if (topic := image.topics.get(name)) is not None]
+        for key in [key for topic in topics for key in image.keys_of(topic)]:
             state = image.partitions[key]
             members = [member for member in (*state.isr, *state.elr) if member.broker != machine.id]
             if len(members) == len(state.isr) + len(state.elr):
@@ -292,7 +290,7 @@ class Injector:
         node = self._node()
         if node is None:
             return
-        others = sorted(name for name in node.image.topics if name != self._world.topic)
+        others = sorted(name for name in node.image.topics if name not in self._world.kept_topics)
         with suppress(StoreError, RefusedError), trio.move_on_after(10):
             if others and self._random.random() < 0.5:
                 name = self._random.choice(others)

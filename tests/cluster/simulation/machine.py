@@ -15,7 +15,8 @@ import trio
 
 from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.rig import NO_QUOTAS
-from tests.cluster.simulation.network import MACHINE, Network
+from tests.cluster.simulation.groups.coordination import coordinators_of, families_of
+from tests.cluster.simulation.network import MACHINE, Network, clock_ms
 from tests.cluster.simulation.server import SimulatedListener
 from tests.cluster.simulation.store import CLUSTER
 from warmlog.broker.api.addresses import Advertised
@@ -24,6 +25,7 @@ from warmlog.broker.api.cluster.greeting import GreetingApi
 from warmlog.broker.api.dispatch import Dispatcher
 from warmlog.broker.api.fetch.fetch import Fetches
 from warmlog.broker.api.fetch.sessions import FetchSessions
+from warmlog.broker.api.handler import Family
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.records.delete_records import RecordsApi
 from warmlog.broker.api.records.epochs import EpochsApi
@@ -31,6 +33,7 @@ from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.api.topics.metadata import MetadataApi
 from warmlog.broker.cluster.local.metadata_file import MetadataFile
 from warmlog.broker.clustered import ClusterMember, Reachable
+from warmlog.broker.coordinators import Coordinators
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.data_directories import DataDirectories
 from warmlog.broker.log.io.files import OpenFiles
@@ -52,7 +55,6 @@ from warmlog.protocol.records.batch import headers
 from warmlog.protocol.response import HelloResponse
 
 PORT = 9092
-START_MS = 1_700_000_000_000
 SETTINGS = (
     "warmlog.cluster.etcd=http://simulated:2379",
     f"warmlog.cluster.id={CLUSTER}",
@@ -60,13 +62,14 @@ SETTINGS = (
 
 
 class Life(NamedTuple):
-    """The parts of a running broker."""
+    """The parts of a running broker. `coordinators`: None if it serves no groups."""
 
     member: ClusterMember
     partitions: Partitions
     writer: Writer
     reads: ReadAhead
     metrics: Metrics
+    coordinators: Coordinators | None
 
 
 class Machine:
@@ -83,8 +86,10 @@ class Machine:
         settings: Sequence[str],
         *,
         directories: int = 1,
+        has_groups: bool = False,
     ) -> None:
         self.id = number
+        self._has_groups = has_groups
         self.name = host_of(number)
         self.path = root / self.name
         self.directories = [self.path / f"disk-{index}" for index in range(directories)]
@@ -221,7 +226,10 @@ class Machine:
             try:
                 await member.load()
                 await partitions.open_all()
-                await self._accept(Life(member, partitions, writer, reads, metrics))
+                coordinators = (
+                    coordinators_of(member, partitions, writer, settings, metrics) if self._has_groups else None
+                )
+                await self._accept(Life(member, partitions, writer, reads, metrics, coordinators))
             finally:
                 if not self.disk.gone:
                     with trio.CancelScope(shield=True):
@@ -235,13 +243,18 @@ class Machine:
             maintained.start_soon(parts.reads.run)
             maintained.start_soon(self._checkpoint_now_and_then, partitions)
             maintained.start_soon(self._delete_now_and_then, partitions, parts.metrics)
+            listener = self._listener(parts)
+            if parts.coordinators is not None:
+                maintained.start_soon(parts.coordinators.run)
             await maintained.start(member.run, partitions, deadlines, Reachable({"kafka": (self.name, PORT)}, "kafka"))
             self.life = parts
             if self.beside is not None:
                 maintained.start_soon(self.beside, parts)
-            self._network.listen(self.name, PORT, self._listener(parts).serve)
+            self._network.listen(self.name, PORT, listener.serve)
             await self._stop.wait()
             await member.drain()
+            if parts.coordinators is not None:
+                parts.coordinators.stop()
             self.life = None
             self._network.stop_listening(self.name)
             maintained.cancel_scope.cancel()
@@ -268,19 +281,24 @@ class Machine:
         hello = HelloResponse(
             version=0, broker="simulated", cluster_id=CLUSTER, node_id=self.id, max_frame_bytes=100 << 20
         )
-        features = Features(parts.member.node, lambda *_: None)
-        families = [
+        coordinators = parts.coordinators
+        changed = (lambda *_: None) if coordinators is None else coordinators.share.feature_changed
+        features = Features(parts.member.node, changed)
+        families: list[Family] = [
             GreetingApi(hello, codec.api_versions, features),
             MetadataApi(partitions, CLUSTER, advertised, NO_QUOTAS),
             OffsetsApi(partitions, parts.metrics),
             EpochsApi(partitions),
             RecordsApi(partitions),
         ]
+        if coordinators is not None:
+            families += families_of(coordinators, partitions, parts.reads, advertised, features)
         of = {"limit": 1000, "of_connection": 100, "window_s": 1.0}
         producers = Newcomers("producers", "a limit", **of, clock=trio.current_time)
         fetches = Fetches(partitions, sessions, parts.reads, quotas=NO_QUOTAS)
+        forget = None if coordinators is None else coordinators.share.forget
         dispatcher = Dispatcher(
-            partitions, fetches, families, _refuse_transactions, producers=producers, quotas=NO_QUOTAS
+            partitions, fetches, families, _refuse_transactions, producers=producers, quotas=NO_QUOTAS, forget=forget
         )
         return SimulatedListener(KafkaWire(codec), dispatcher, parts.writer.write_queued)
 
@@ -297,11 +315,6 @@ def host_of(broker: int) -> str:
 def rack_of(broker: int) -> str:
     """Return a broker's rack; each is in one of its own."""
     return f"r{broker}"
-
-
-def clock_ms() -> int:
-    """Return the simulated wall clock."""
-    return START_MS + int(trio.current_time() * 1000)
 
 
 def batches_of(log: PartitionLog, from_offset: int = 0) -> bytes:

@@ -22,6 +22,7 @@ from tests.cluster.simulation.directed import (
     OLD_DIRECTORY,
     SHRINK_LATE,
 )
+from tests.cluster.simulation.groups.mutations import GROUP_RULES
 from warmlog.broker.cluster.image import ClusterImage
 from warmlog.broker.cluster.rules import LogEnd
 from warmlog.broker.cluster.values import Member, PartitionState, Registration
@@ -191,7 +192,7 @@ RULES: dict[str, Callable[[], Mutation]] = {
         _ends_of_logs_wait_for_the_epoch_start,
         _every_directory_is_the_newest,
     )
-}
+} | GROUP_RULES
 
 
 # The scripts of faults (`directed`) that lead to the situation that a rule is for. The others need none.

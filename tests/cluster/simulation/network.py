@@ -16,8 +16,14 @@ Serve = Callable[["Socket"], Awaitable[None]]
 
 MACHINE: ContextVar[str] = ContextVar("machine", default="outside")  # on which a task runs; its children inherit it
 
+START_MS = 1_700_000_000_000
 MAX_DELAY_S = 0.003
 SLOW_DELAY_S = 0.4
+
+
+def clock_ms() -> int:
+    """Return the simulated wall clock."""
+    return START_MS + int(trio.current_time() * 1000)
 
 
 class Socket:

@@ -25,6 +25,7 @@ from tests.cluster.history import Read
 from tests.cluster.simulation import loop
 from tests.cluster.simulation.clients import Client, Consumer, Producer, Recorder
 from tests.cluster.simulation.faults import Injector
+from tests.cluster.simulation.groups.population import NONE, SETTINGS, SHARE, Nobody, Population, Readers, Workers
 from tests.cluster.simulation.machine import Machine, batches_of, rack_of
 from tests.cluster.simulation.network import MACHINE, Network
 from tests.cluster.simulation.noted_store import NotedStore
@@ -60,6 +61,7 @@ class Report:
     changes: int = 0  # by operators
     elections: int = 0  # changes of a partition's leader to another broker
     stored: int = 0  # records
+    delivered: int = 0  # records to members of share groups, or partitions to those of consumer groups
     processor_s: float = 0.0
 
 
@@ -68,15 +70,28 @@ class World:
 
     topic = TOPIC
 
-    def __init__(self, nursery: trio.Nursery, random: Random, root: Path, report: Report, tempo: Tempo) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, random: Random, root: Path, report: Report, tempo: Tempo, members: str
+    ) -> None:
         self.tempo = tempo
         self.random = random
+        self._root = str(root)
         self.report = report
         self.store = NotedStore(self.note)
         self.network = Network(nursery, Random(random.random()))
+        has_groups = members != NONE
+        settings = [*tempo.settings, *(SETTINGS if has_groups else ())]
         self.machines = [
             Machine(
-                number, root, self.network, nursery, Random(random.random()), self.failed, tempo.settings, directories=2
+                number,
+                root,
+                self.network,
+                nursery,
+                Random(random.random()),
+                self.failed,
+                settings,
+                directories=2,
+                has_groups=has_groups,
             )
             for number in range(1, BROKERS + 1)
         ]
@@ -84,6 +99,8 @@ class World:
         self.is_synced = random.random() < 0.25  # acknowledged means on the disks of all in-sync replicas
         self.min_isr = random.choice([1, 2, 2])
         self.is_retained = random.random() < 0.75  # else old segments are deleted
+        if has_groups:  # the model of groups does without what replication allows to be lost
+            self.is_synced, self.min_isr, self.is_retained = False, 2, True
         self._configs = {"min.insync.replicas": str(self.min_isr)}
         if self.is_synced:
             self._configs["flush.messages"] = "1"
@@ -97,7 +114,13 @@ class World:
             Client(f"client{number}", BROKERS, nursery, Random(random.random()), tempo)
             for number in range(PRODUCERS + len(RACKS))
         ]
-        self.hosts = [*[machine.name for machine in self.machines], *[client.name for client in self.clients]]
+        self.population: Population = Nobody()
+        if has_groups:
+            kind = Workers if members == SHARE else Readers
+            self.population = kind(self, nursery, Random(random.random()), BROKERS, PARTITIONS)
+        self.kept_topics = (TOPIC, *self.population.topics)  # whose records must not be lost
+        clients = (*self.clients, *self.population.clients)
+        self.hosts = [*[machine.name for machine in self.machines], *[client.name for client in clients]]
         self.producers = [
             Producer(client, 1000 + number, self.recorder, index)
             for number, client in enumerate(self.clients[:PRODUCERS])
@@ -114,8 +137,8 @@ class World:
         ] = {}  # the broker that leads, by partition and leader epoch
 
     def note(self, text: str) -> None:
-        """Add a line to the trace."""
-        self.report.trace.append(f"{trio.current_time():.6f} {text}")
+        """Add a line to the trace. It is the same wherever the run has its files."""
+        self.report.trace.append(f"{trio.current_time():.6f} {text.replace(self._root, 'root')}")
 
     def problem(self, text: str) -> None:
         """Note what must not happen."""
@@ -149,6 +172,7 @@ class World:
         async with trio.open_nursery() as consuming:
             for consumer in self.consumers:
                 consuming.start_soon(consumer.run)
+            consuming.start_soon(self.population.run)
             async with trio.open_nursery() as producing:
                 for producer in self.producers:
                     producing.start_soon(producer.run)
@@ -156,12 +180,17 @@ class World:
                 self.note("peace")
                 if not await self._until("every ISR is full", self._is_whole):
                     producing.cancel_scope.cancel()
+                self.population.calm()
                 for producer in self.producers:
                     producer.is_ending = True
                 producing.cancel_scope.deadline = trio.current_time() + self.tempo.peace_s
             if producing.cancel_scope.cancelled_caught:
                 self.problem("producers have no answer")
-            elif await self._until("all is read", self._is_read):
+            elif await self._until("all is read", self._is_read) and await self._until(
+                "groups are done", self.population.is_done
+            ):
+                self.population.end()
+                await trio.sleep(self.tempo.max_wait_s * 4)  # until replicas have what was committed last
                 self._check()
             consuming.cancel_scope.cancel()
 
@@ -173,13 +202,15 @@ class World:
         self.note(f"create topic {TOPIC} with {self._configs}")
         assignment = admin.place(life.member.node.image, PARTITIONS, BROKERS, self.random)
         await admin.create_topic(life.member.node, TOPIC, made, assignment)
+        await self.population.begin(life)
 
     async def _until(self, what: str, holds: Any) -> bool:
         with trio.move_on_after(self.tempo.peace_s):
             while not holds():  # noqa: ASYNC110  # simulated time
                 await trio.sleep(0.5)
             return True
-        self.problem(f"not within {self.tempo.peace_s} s: {what}; {self._state()}")
+        groups = self.population.describe()
+        self.problem(f"not within {self.tempo.peace_s} s: {what}; {groups}; {self._state()}")
         return False
 
     def _state(self) -> str:
@@ -245,6 +276,7 @@ class World:
         for index, history in enumerate(self.recorder.histories):
             for anomaly in history.anomalies():
                 self.problem(f"{TOPIC}-{index}: {anomaly.kind}: {anomaly.detail}")
+        self.population.check()
 
 
 def _differences(logs: dict[int, bytes]) -> str:
@@ -275,13 +307,23 @@ class _Exceptions(logging.Handler):
             self._world.problem(f"{text}: {logging.Formatter().formatException(record.exc_info)}")
 
 
-def simulate(seed: int, *, faults_s: float | None = None, script: str | None = None, tempo: Tempo = SHORT) -> Report:
-    """Run a cluster from a seed, with random faults or one script of faults, and return what it has shown."""
+def simulate(
+    seed: int,
+    *,
+    faults_s: float | None = None,
+    script: str | None = None,
+    tempo: Tempo = SHORT,
+    members: str = NONE,
+) -> Report:
+    """Run a cluster from a seed, with random faults or one script of faults, and return what it has shown.
+
+    `members`: of which kind of group.
+    """
     report = Report(seed)
     faults_s = tempo.faults_s if faults_s is None else faults_s
     root = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        loop.run(seed, lambda random: _main(random, root, report, faults_s, script, tempo))
+        loop.run(seed, lambda random: _main(random, root, report, faults_s, script, tempo, members))
     except Exception as error:  # a defect of the simulation, or of what it runs
         report.problems.append(f"the simulation failed: {_described(error)}")
         logging.getLogger(__name__).exception("seed %d", seed)
@@ -290,9 +332,11 @@ def simulate(seed: int, *, faults_s: float | None = None, script: str | None = N
     return report
 
 
-async def _main(random: Random, root: Path, report: Report, faults_s: float, script: str | None, tempo: Tempo) -> None:
+async def _main(
+    random: Random, root: Path, report: Report, faults_s: float, script: str | None, tempo: Tempo, members: str
+) -> None:
     async with trio.open_nursery() as nursery:
-        world = World(nursery, random, root, report, tempo)
+        world = World(nursery, random, root, report, tempo, members)
         try:
             with connected(world.store, world.store_faults, world.network, Random(random.random())), _watched(world):
                 with world.scope:
@@ -323,7 +367,7 @@ def _watched(world: World) -> Iterator[None]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        with patch.object(LocalReplica, "_lead", noted):
+        with patch.object(LocalReplica, "_lead", noted), world.population.watched():
             yield
     finally:
         logger.removeHandler(handler)
