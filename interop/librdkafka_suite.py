@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interop.kafka_node import MissingToolError
@@ -14,16 +14,18 @@ SOURCES = PROJECT / "node_modules" / "@confluentinc" / "kafka-javascript" / "dep
 BUILD = Path(__file__).parent.parent / "build" / "librdkafka"
 LIMIT_S = 400
 TESTS_AT_ONCE = 5
-#: Of tests that decide by it what to expect. The suite has share groups from 4.2 on.
+#: Of tests that decide by it what to expect.
 KAFKA_VERSION = "3.9.0"
+#: From which on the suite has share groups.
+SHARE_VERSION = "4.2.0"
 TOOLS = {"npm": "npm", "make": "make", "gcc": "gcc", "g++": "g++"}
 _ROW = re.compile(r"^\|\s+(\d{4})_(\w+)\s+\|\s+(PASSED|FAILED|SKIPPED)\s+\|", re.MULTILINE)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def listed() -> list[str]:
-    """Return the numbers in suite.txt."""
-    lines = (PROJECT / "suite.txt").read_text().splitlines()
+def listed(name: str = "suite.txt") -> list[str]:
+    """Return the numbers in a list of tests."""
+    lines = (PROJECT / name).read_text().splitlines()
     return [number for line in lines if not line.startswith("#") for number in line.split()]
 
 
@@ -45,8 +47,13 @@ def build() -> Path:
     return tests
 
 
-def run(bootstrap: str, directory: Path) -> Mapping[str, str]:
-    """Run the listed tests; return the outcomes of their parts by name. The log stays in the directory."""
+def run(
+    bootstrap: str, directory: Path, numbers: Sequence[str] = (), version: str = KAFKA_VERSION
+) -> Mapping[str, str]:
+    """Run tests, the ones in suite.txt unless others are given; return the outcomes of their parts by name.
+
+    The log stays in the directory.
+    """
     tests = build()
     configuration = directory / "test.conf"
     configuration.write_text(f"bootstrap.servers={bootstrap}\n")
@@ -54,8 +61,8 @@ def run(bootstrap: str, directory: Path) -> Mapping[str, str]:
         **os.environ,
         "LD_LIBRARY_PATH": f"{BUILD / 'src'}:{BUILD / 'src-cpp'}",
         "RDKAFKA_TEST_CONF": str(configuration),
-        "TESTS": ",".join(listed()),
-        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+        "TESTS": ",".join(numbers or listed()),
+        "TEST_KAFKA_VERSION": version,
     }
     # -L: none of the tests without a broker; -Q: quick; -E: without the library that slows sockets down
     command = ["./test-runner", f"-p{TESTS_AT_ONCE}", "-L", "-Q", "-E"]

@@ -46,6 +46,7 @@ SECTIONS = {
     "Types": (
         "Start",
         "Topics",
+        "GroupProtocol",
         "RebalanceCallback",
         "IsolationName",
         "OutOfRange",

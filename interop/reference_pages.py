@@ -26,7 +26,14 @@ from warmlog.broker.partitions.partition_metrics import LABELS
 from warmlog.broker.settings.documentation import documentation_of
 from warmlog.broker.settings.live import DYNAMIC_SETTINGS, STAND_INS, LiveSettings
 from warmlog.broker.settings.settings import FIELDS, Settings
-from warmlog.broker.settings.topics import FIXED_SETTINGS, MIN_ISR, REPLICA_LISTS, TOPIC_SETTINGS, effective_settings
+from warmlog.broker.settings.topics import (
+    FIXED_SETTINGS,
+    MIN_ISR,
+    REPLICA_LISTS,
+    TAKES_DEAD_LETTERS,
+    TOPIC_SETTINGS,
+    effective_settings,
+)
 from warmlog.broker.settings.types import as_text
 from warmlog.cli.root import root
 from warmlog.protocol.kafka.api import APIS
@@ -36,7 +43,7 @@ DOCS = ROOT / "docs"
 SERVED = ROOT / "tests" / "fixtures" / "kafka" / "4.4.0" / "served.json"
 #: Page to the generated blocks on it, in order.
 PAGES: Mapping[Path, tuple[str, ...]] = {
-    DOCS / "kafka-compatibility.md": ("apis", "not-served"),
+    DOCS / "kafka-compatibility.md": ("apis",),
     DOCS / "settings.md": ("broker-settings", "topic-settings", "fixed-settings"),
     DOCS / "metrics.md": ("metrics", "cluster-metrics", "partition-metrics"),
     DOCS / "command-line.md": ("commands",),
@@ -46,27 +53,6 @@ PAGES: Mapping[Path, tuple[str, ...]] = {
 }
 Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-NEWER_GROUPS = "consumer groups of KIP-848, share groups, streams groups"
-
-#: Kafka's APIs that are not served: key to name and purpose.
-NOT_SERVED: Mapping[int, tuple[str, str]] = {
-    76: ("ShareGroupHeartbeat", NEWER_GROUPS),
-    77: ("ShareGroupDescribe", NEWER_GROUPS),
-    78: ("ShareFetch", NEWER_GROUPS),
-    79: ("ShareAcknowledge", NEWER_GROUPS),
-    83: ("InitializeShareGroupState", NEWER_GROUPS),
-    84: ("ReadShareGroupState", NEWER_GROUPS),
-    85: ("WriteShareGroupState", NEWER_GROUPS),
-    86: ("DeleteShareGroupState", NEWER_GROUPS),
-    87: ("ReadShareGroupStateSummary", NEWER_GROUPS),
-    93: ("StreamsGroupTopologyDescriptionUpdate", NEWER_GROUPS),
-    88: ("StreamsGroupHeartbeat", NEWER_GROUPS),
-    89: ("StreamsGroupDescribe", NEWER_GROUPS),
-    90: ("DescribeShareGroupOffsets", NEWER_GROUPS),
-    91: ("AlterShareGroupOffsets", NEWER_GROUPS),
-    92: ("DeleteShareGroupOffsets", NEWER_GROUPS),
-}
 
 
 def apis(kafka: Kafka) -> str:
@@ -84,14 +70,6 @@ def apis(kafka: Kafka) -> str:
 def versions(first: int, last: int) -> str:
     """Write a range of versions."""
     return str(first) if first == last else f"{first} to {last}"
-
-
-def not_served(_: Kafka) -> str:
-    """List the APIs that are not served, by purpose."""
-    found: dict[str, list[str]] = {}
-    for name, purpose in NOT_SERVED.values():
-        found.setdefault(purpose, []).append(name)
-    return table(("for", "APIs"), [(purpose, ", ".join(names)) for purpose, names in sorted(found.items())])
 
 
 def authorization(_: Kafka) -> str:
@@ -121,6 +99,7 @@ def topic_settings(_: Kafka) -> str:
         for name, setting in sorted(TOPIC_SETTINGS.items())
     ]
     rows += [(code(name), shown(""), "", documentation_of(name) or "") for name in REPLICA_LISTS]
+    rows.append((code(TAKES_DEAD_LETTERS), code("false"), "", documentation_of(TAKES_DEAD_LETTERS) or ""))
     return table(("setting", "default", "broker's setting", "meaning"), rows)
 
 
@@ -286,7 +265,6 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
     "apis": apis,
-    "not-served": not_served,
     "authorization": authorization,
     "topic-settings": topic_settings,
     "fixed-settings": fixed_settings,

@@ -34,12 +34,6 @@ EXPECTED: list[Expected] = [
     # -- the node and its features --
     Expected(
         "cluster/versions*",
-        "ApiVersions.api_keys",
-        "not served: groups of KIP-848, share and streams groups, telemetry",
-        warmlog=MISSING,
-    ),
-    Expected(
-        "cluster/versions*",
         "ApiVersions.*_features",
         "the other features are of groups that are not served",
         warmlog=MISSING,
@@ -212,9 +206,28 @@ EXPECTED: list[Expected] = [
         warmlog=[],
     ),
     Expected(
+        "streams-*/describe *",
+        "StreamsGroupDescribe.groups.topology.subtopologies.*.partitions",
+        "Kafka shows the partitions that it decided for internal topics once a later change is stored",
+        kafka=0,
+    ),
+    Expected(
+        "streams-groups/beat join with epoch -1",
+        "StreamsGroupHeartbeat.error_code",
+        _FAILED,
+        kafka=-1,
+        warmlog=131,
+    ),
+    Expected(
         "groups/offsets of none",
         "OffsetFetch.*topics",
         "a topic without partitions in the request is not answered",
+        warmlog=MISSING,
+    ),
+    Expected(
+        "*groups/describe one twice",
+        "*Describe*.groups",
+        "a group that is named twice is described once, so that a short request gets no endless answer",
         warmlog=MISSING,
     ),
 ]

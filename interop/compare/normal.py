@@ -32,6 +32,8 @@ _KEYS = (
     "feature",
     "topic_id",
     "member_id",
+    "subtopology_id",
+    "status_code",
     "producer_id",
     "group_instance_id",
     "mechanism",

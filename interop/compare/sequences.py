@@ -13,6 +13,8 @@ from interop.compare.expected import EXPECTED
 from interop.compare.operations import OPERATIONS, Player
 from interop.compare.run import ENDS, Pair
 from interop.compare.session import Session, Step
+from interop.compare.share_states import SHARE_STATES, ShareStatePlayer
+from interop.compare.streams_members import STREAMS_MEMBERS, StreamsPlayer
 from interop.compare.transacted import TRANSACTED, TransactionalPlayer
 
 
@@ -28,6 +30,8 @@ class Kind:
 
 SEQUENCES = {
     "sequences": Kind(OPERATIONS, Player, 10, 24),
+    "share-states": Kind(SHARE_STATES, ShareStatePlayer, 10, 40),
+    "streams-members": Kind(STREAMS_MEMBERS, StreamsPlayer, 6, 16),
     "transacted": Kind(TRANSACTED, TransactionalPlayer, 20, 50),
 }
 

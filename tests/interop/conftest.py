@@ -5,7 +5,8 @@ A missing tool skips them on a developer's machine and fails them in CI (CI=true
 
 import pytest
 
-from interop.kafka_node import MissingToolError, build
+from interop.class_archive import archive_all
+from interop.kafka_node import MissingToolError
 from tests.interop.storage.directories import Written, write_all
 from tests.requires import lacks
 
@@ -13,7 +14,7 @@ from tests.requires import lacks
 @pytest.fixture(scope="session", autouse=True)
 def _kafka_tools() -> None:
     try:
-        build()
+        archive_all()
     except MissingToolError as error:
         lacks(error)
 

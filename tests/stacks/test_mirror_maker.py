@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.kafka_node import JVM_OPTIONS, KafkaNode, build
+from interop.kafka_node import KafkaNode, launch
 from interop.warmlog_nodes import WarmlogNode
 from tests.interop.clients.exactly_once import create, fill, values, wait_for
 from tests.stacks.conftest import killed
@@ -46,7 +46,7 @@ def test_records_are_copied_both_ways_and_not_back_while_the_broker_is_killed(
         create(bootstrap, TOPIC)
     configuration = tmp_path / "mirror.properties"
     configuration.write_text(MIRROR.format(**sides))
-    main = ["java", *JVM_OPTIONS, "-cp", build(), "org.apache.kafka.connect.mirror.MirrorMaker", str(configuration)]
+    main = [*launch(), "org.apache.kafka.connect.mirror.MirrorMaker", str(configuration)]
     sent = {side: [f"{side} {number}".encode() for number in range(VALUES)] for side in sides}
     with (tmp_path / "mirror.log").open("wb") as log, subprocess.Popen(main, stdout=log, stderr=log) as mirror:
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.kafka_node import JVM_OPTIONS, build
+from interop.kafka_node import launch
 from interop.warmlog_nodes import WarmlogNode
 from tests.interop.clients.exactly_once import create, fill, members, records, wait_for
 from tests.stacks.conftest import killed
@@ -28,10 +28,10 @@ def test_words_are_counted_exactly_once_while_the_broker_is_killed(
     source, target = f"{NAME}-in", f"{NAME}-out"
     create(node.bootstrap, source, target)
     lines = [line(number) for number in range(LINES)]
-    main = ["java", *JVM_OPTIONS, "-cp", build(), "warmlog.interop.WordCount", node.bootstrap, NAME, str(tmp_path)]
+    main = [*launch(), "warmlog.interop.WordCount", node.bootstrap, NAME, str(tmp_path)]
     with members(lambda: main) as start:
         streams = start()
-        streams.wait_for("running")
+        streams.wait_for('{"state":"RUNNING"}')
         with killed(node) as is_over:
             for at in range(0, LINES, PIECE):
                 fill(node.bootstrap, source, lines[at : at + PIECE], idempotent=True)
@@ -39,7 +39,7 @@ def test_words_are_counted_exactly_once_while_the_broker_is_killed(
             assert is_over.wait(120)
         wait_for(node.bootstrap, target, LINES * WORDS)
         streams.stop()
-    assert "failed" not in streams.lines
+    assert '{"state":"ERROR"}' not in streams.lines
     counted: Counter[bytes | None] = Counter()
     for word, count in records(node.bootstrap, target):
         counted[word] += 1

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from interop.compare.scenarios import (
     cluster,
     configs,
+    consumer_groups,
     fetch,
     groups,
     members,
@@ -15,6 +16,10 @@ from interop.compare.scenarios import (
     produce,
     producers,
     races,
+    share_fetch,
+    share_groups,
+    share_state,
+    streams_groups,
     topics,
     transactions,
 )
@@ -32,7 +37,12 @@ AREAS: Mapping[str, Callable[[Session], None]] = {
     "sessions": fetch.sessions,
     "groups": groups.requests,
     "members": members.requests,
+    "consumer-groups": consumer_groups.requests,
     "static": members.static,
     "races": races.requests,
+    "share-groups": share_groups.requests,
+    "share-fetch": share_fetch.requests,
+    "share-state": share_state.requests,
+    "streams-groups": streams_groups.requests,
     "transactions": transactions.requests,
 }

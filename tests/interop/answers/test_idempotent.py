@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from interop.kafka_node import KafkaNode, build, create_topics
+from interop.kafka_node import KafkaNode, create_topics, launch
 from interop.ports import free_ports
 from tests.broker.kafka_client import KafkaClient, kafka_client
 from tests.interop.storage.test_kafka_serves import move_in
@@ -153,7 +153,7 @@ def test_javas_producer_keeps_each_message_once_and_in_order_while_the_broker_is
         "retries=2147483647\nenable.idempotence=true\nbatch.size=500\nlinger.ms=0\n"
         "reconnect.backoff.ms=10\nreconnect.backoff.max.ms=50\n"
     )
-    command = ["java", "-cp", build(), "org.apache.kafka.tools.VerifiableProducer", "--topic", TOPIC]
+    command = [*launch(), "org.apache.kafka.tools.VerifiableProducer", "--topic", TOPIC]
     command += ["--bootstrap-server", f"127.0.0.1:{port}", "--max-messages", str(MESSAGES), "--throughput", "3000"]
     command += ["--command-config", str(settings)]
     with producer_process(command) as said:

@@ -8,14 +8,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from interop.class_archive import archive_all
 from interop.kafka_node import SETTINGS as KAFKA_SETTINGS
-from interop.kafka_node import WIRE_VERSION, KafkaNode, MissingToolError, build
+from interop.kafka_node import WIRE_VERSION, KafkaNode, MissingToolError
 from tests.requires import lacks
 from warmlog.testing import Broker
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
+    "group.streams.initial.rebalance.delay.ms": 0,
+    "group.streams.min.session.timeout.ms": 1_000,
+    "group.streams.session.timeout.ms": 2_000,
+    "group.streams.min.heartbeat.interval.ms": 100,
+    "group.streams.heartbeat.interval.ms": 300,
     "offsets.topic.num.partitions": 1,
     "offsets.retention.check.interval.ms": 86_400_000,  # empty groups stay, however long the tests run
     "log.retention.ms": -1,  # records here are of 2023
@@ -31,7 +37,7 @@ def _kafka_tools() -> None:
 @pytest.fixture(scope="session")
 def java_tools() -> None:
     try:
-        build()
+        archive_all()
     except MissingToolError as error:
         lacks(error)
 

@@ -3,8 +3,8 @@
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from queue import Queue
+from contextlib import contextmanager, suppress
+from queue import Empty, Queue
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -99,6 +99,11 @@ class Member:
         """Wait until it has printed a line that no earlier call waited for."""
         while (printed := self._printed.get(timeout=LIMIT_S)) != line:
             assert printed, f"ended before it said {line!r}"
+
+    def wait_for_output(self, limit_s: float = STEP_S) -> None:
+        """Return when it has printed another line, or after some time."""
+        with suppress(Empty):
+            self._printed.get(timeout=limit_s)
 
     def kill(self) -> None:
         """End it at once."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from interop.kafka_node import JVM_OPTIONS, build
+from interop.kafka_node import launch
 from tests.interop.clients.exactly_once import create, members, values, wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -25,7 +25,7 @@ def test_lines_are_copied_exactly_once_by_a_connector_killed_and_restarted(
         with file.open("ab") as output:
             output.writelines(record + b"\n" for record in records[number * THIRD : (number + 1) * THIRD])
 
-    main = ["java", *JVM_OPTIONS, "-cp", build(), "warmlog.interop.FileSource", bootstrap, NAME, str(file)]
+    main = [*launch(), "warmlog.interop.FileSource", bootstrap, NAME, str(file)]
     write(0)
     with members(lambda boundary: [*main, boundary]) as start:
         never_commits = start("never")

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import interop.kafka_node
-from interop.kafka_node import JVM_OPTIONS, MissingToolError, build
+from interop.kafka_node import MissingToolError, launch
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 from tests.interop.clients.exactly_once import PARTITIONS, values
@@ -41,7 +41,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmlogNodes]:
 
 
 def java(*arguments: str) -> list[str]:
-    return ["java", *JVM_OPTIONS, "-cp", build(), *arguments]
+    return [*launch(), *arguments]
 
 
 def commands(library: str, bootstrap: str) -> tuple[Sequence[str], Sequence[str]]:

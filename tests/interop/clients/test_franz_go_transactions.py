@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 PROJECT = Path(interop.kafka_node.__file__).parent / "go"
 RECORDS = 50_000
 LIMIT_S = 90
-#: Those for groups of KIP-848 are skipped where these are not served.
-CHAINS = {"range", "cooperative-sticky", "cooperative-sticky/static"}
+#: With "848" of the consumer protocol.
+CHAINS = {"range", "cooperative-sticky", "cooperative-sticky/static", "range/848", "sticky/848", "sticky/848/static"}
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 RECORDS = "".join(f"key-{i}:value {i}\n" for i in range(10))
 NUMBERED = "--formatter-property print.key=true --formatter-property print.offset=true"
 GROUP = "kafka-consumer-groups --group readers"
+SHARE_GROUP = "kafka-share-groups --group sharers"
 
 
 def calls(offsets_file: Path) -> dict[str, Call]:
@@ -92,6 +93,33 @@ def calls(offsets_file: Path) -> dict[str, Call]:
         "delete offsets": call(f"{GROUP} --delete-offsets --topic lines"),
         "delete group": call(f"{GROUP} --delete"),
         "delete no group": call(f"{GROUP} --delete"),
+        # groups of the consumer protocol (KIP-848)
+        "consume in a consumer group": call(
+            "kafka-console-consumer --topic lines --from-beginning --group modern "
+            "--command-property group.protocol=consumer --max-messages 10 --timeout-ms 30000"
+        ),
+        "groups with types": call("kafka-groups --list --consumer"),
+        "consumer groups by state": call("kafka-consumer-groups --list --type consumer --state"),
+        "lag of a consumer group": call("kafka-consumer-groups --group modern --describe"),
+        "members of a consumer group": call("kafka-consumer-groups --group modern --describe --members --verbose"),
+        "state of a consumer group": call("kafka-consumer-groups --group modern --describe --state"),
+        "reset a consumer group": call(
+            "kafka-consumer-groups --group modern --reset-offsets --topic lines --to-earliest --execute"
+        ),
+        "set for a group": call(
+            "kafka-configs --alter --entity-type groups --entity-name modern "
+            "--add-config consumer.session.timeout.ms=50000"
+        ),
+        "settings of a group": call("kafka-configs --describe --entity-type groups --entity-name modern"),
+        "delete a consumer group": call("kafka-consumer-groups --group modern --delete"),
+        # share groups (KIP-932)
+        "reset a share group": call(f"{SHARE_GROUP} --reset-offsets --topic lines --to-earliest --execute"),
+        "share groups": call("kafka-share-groups --list --state"),
+        "share groups by type": call("kafka-groups --list --share"),
+        "offsets of a share group": call(f"{SHARE_GROUP} --describe --offsets"),
+        "state of a share group": call(f"{SHARE_GROUP} --describe --state"),
+        "delete offsets of a share group": call(f"{SHARE_GROUP} --delete-offsets --topic lines"),
+        "delete a share group": call(f"{SHARE_GROUP} --delete"),
         # verifying and measuring
         "verifiable producer": call("kafka-verifiable-producer --topic verified --max-messages 50 --acks -1"),
         "verifiable consumer": call(

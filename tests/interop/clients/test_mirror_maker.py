@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from interop.kafka_node import JVM_OPTIONS, build
+from interop.kafka_node import launch
 from tests.clients.committing import commit
 from tests.clients.waiting import until
 from tests.interop.clients.conftest import SETTINGS
@@ -75,7 +75,7 @@ def mirror(source: str, target: str, directory: Path, more: str = "") -> Iterato
     settings.write_text(MIRROR.format(source=source, target=target) + more)
     main = ["org.apache.kafka.connect.mirror.MirrorMaker", str(settings)]
     with (directory / "mirror.log").open("w") as log:
-        process = subprocess.Popen(["java", *JVM_OPTIONS, "-cp", build(), *main], stdout=log, stderr=log)
+        process = subprocess.Popen([*launch(), *main], stdout=log, stderr=log)
         try:
             yield
             assert process.poll() is None, (directory / "mirror.log").read_text()

@@ -14,7 +14,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from interop.java_tools import CLASSES
-from interop.kafka_node import class_path
+from interop.kafka_node import launch
 from tests.clients.waiting import until
 from tests.documents import ROOT
 from warmlog.protocol.records.batch import headers
@@ -107,15 +107,7 @@ def load(bootstrap: str, values: random.Random) -> Iterator[None]:
 @contextmanager
 def java_load(bootstrap: str) -> Iterator[None]:
     """Produce with Java's clients in the background: idempotent batches in zstd, and transactions."""
-    command = [
-        "java",
-        "-Xmx256m",
-        "-cp",
-        class_path(),
-        CLASSES["kafka-producer-perf-test"],
-        "--bootstrap-server",
-        bootstrap,
-    ]
+    command = [*launch(), CLASSES["kafka-producer-perf-test"], "--bootstrap-server", bootstrap]
     command += ["--num-records", "100000000", "--record-size", "300", "--throughput", "500"]
     idempotent = ["--topic", "plain", "--command-property", "compression.type=zstd"]
     transactional = ["--topic", "committed", "--transactional-id", "java", "--transaction-duration-ms", "50"]

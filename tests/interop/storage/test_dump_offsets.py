@@ -22,13 +22,15 @@ OFFSET_KEY_TYPE, GROUP_KEY_TYPE = "1", "2"
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    """The offsets topic of a broker of ours with a group that consumed and committed."""
+    """The offsets topic of a broker of ours with a group of each protocol that consumed and committed."""
     settings = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}
     with Broker(data_dir=tmp_path, settings=settings) as broker, Client(broker.native) as client:
         client.produce_many("words", [b"a", b"b", b"c"])
-        for taken, _ in enumerate(client.consume("words", group="readers"), start=1):
-            if taken == 3:
-                break
+        for protocol in ("classic", "consumer"):
+            stream = client.consume("words", group=f"{protocol}-readers", group_protocol=protocol)
+            for taken, _ in enumerate(stream, start=1):
+                if taken == 3:
+                    break
     return tmp_path / "__consumer_offsets-0"
 
 
@@ -37,6 +39,24 @@ def kafkas(log: Path) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
     (said,) = dump([["--offsets-decoder", "--files", log]])
     assert said.findings() == []
     return {int(offset): (json.loads(key), json.loads(payload)) for offset, key, payload in RECORD.findall(said.output)}
+
+
+def in_snake_case(value: Any) -> Any:
+    """Return what Kafka's tool has printed, with the names of fields as ours has them."""
+    if isinstance(value, list):
+        return [in_snake_case(each) for each in value]
+    if isinstance(value, dict):
+        return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): in_snake_case(each) for name, each in value.items()}
+    return value
+
+
+def as_printed(value: Any, kafkas: Any) -> Any:
+    """Return a value without the fields that Kafka's tool leaves out: the version, and tagged ones with defaults."""
+    if isinstance(value, list) and len(value) == len(kafkas):
+        return [as_printed(each, other) for each, other in zip(value, kafkas, strict=True)]
+    if isinstance(value, dict):
+        return {name: as_printed(each, kafkas[name]) for name, each in value.items() if name in kafkas}
+    return value
 
 
 def told(log: Path) -> dict[int, dict[str, Any]]:
@@ -61,8 +81,13 @@ def test_committed_offsets_and_generations_are_decoded_as_by_kafkas_tool(ours: P
             assert form["decoded_value"]["offset"] == data["offset"]
             assert form["decoded_value"]["commit_timestamp"] == data["commitTimestamp"]
             assert form["decoded_value"]["metadata"] == data["metadata"]
+        elif key["type"] != GROUP_KEY_TYPE:
+            fields = {
+                "group" if name == "group_id" else name: each for name, each in in_snake_case(key["data"]).items()
+            }
+            assert form["decoded_key"] == {"type": form["decoded_key"]["type"], **fields}
+            assert as_printed(form["decoded_value"], in_snake_case(data)) == in_snake_case(data)
         else:
-            assert key["type"] == GROUP_KEY_TYPE
             assert form["decoded_key"] == {"type": "group_metadata", **key["data"]}
             assert form["decoded_value"]["generation"] == data["generation"]
             assert [each["member_id"] for each in form["decoded_value"]["members"]] == [

@@ -4,15 +4,19 @@ The commands are those of the document. Only starting and stopping the brokers, 
 done here.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from interop.kafka_node import JVM_OPTIONS, SETTINGS, KafkaNode, build, consume
+from interop.compare.wire import BY_NAME, Connection
+from interop.kafka_node import SETTINGS, KafkaNode, consume, launch
 from tests.clients.committing import commit
 from tests.documents import add_command, command_directory, run_block, shell_blocks
 from warmlog import Client
@@ -26,7 +30,9 @@ TOOLS = {
     "kafka-transactions.sh": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-dump-log.sh": "org.apache.kafka.tools.DumpLogSegments",
 }
-TOPIC, GROUP = "orders", "readers"
+TOPIC, GROUP, CONSUMERS = "orders", "readers", "consumers"
+UNREADY = {14, 15, 16}  # the coordinator loads, is not available, or is another broker
+LIMIT_S = 60
 RECORDS = 600
 COMMITTED = {0: 123, 1: 45}
 LOG_START = 30  # of partition 1
@@ -60,7 +66,7 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     commands = command_directory(tmp_path)
     for name, main in TOOLS.items():
-        add_command(commands, name, "java", *JVM_OPTIONS, "-cp", build(), main)
+        add_command(commands, name, *launch(), main)
     node = KafkaNode(tmp_path / "kafka", settings={**SETTINGS, "log.segment.bytes": 1 << 20})
     yield Place(root=tmp_path, kafka=node, warmlog=tmp_path / "warmlog", commands=commands)
     node.kill()
@@ -81,6 +87,78 @@ def fill(bootstrap: str, place: Place) -> None:
     for future in admin.delete_records([TopicPartition(TOPIC, 1, LOG_START)]).values():
         future.result()
     place.sent[1] = {offset: row for offset, row in place.sent[1].items() if offset >= LOG_START}
+
+
+def beat(connection: Connection, member: str, epoch: int, **fields: Any) -> dict[str, Any]:
+    """Send the heartbeat of a member of a consumer group (KIP-848) until the group is loaded; return the answer."""
+    usual: dict[str, Any] = {
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout_ms": -1,
+        "subscribed_topic_names": None,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": None,
+    }
+    asked = {"group_id": CONSUMERS, "member_id": member, "member_epoch": epoch, **usual, **fields}
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        connection.send(BY_NAME["ConsumerGroupHeartbeat"], 1, asked)
+        answer = connection.receive()
+        if answer["error_code"] not in UNREADY:
+            break
+    assert answer["error_code"] == 0, answer
+    return answer
+
+
+def enter(bootstrap: str) -> dict[str, Any]:
+    """Let two members of a consumer group share the topic, and describe the group."""
+    joining = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": [TOPIC], "topic_partitions": []}
+    with Connection(bootstrap) as connection:
+        members = {name: beat(connection, name, 0, **joining) for name in ("a", "b")}
+        owned = {name: answer["assignment"]["topic_partitions"] for name, answer in members.items()}
+        while sorted(len(topics[0]["partitions"]) if topics else 0 for topics in owned.values()) != [1, 1]:
+            for name, last in list(members.items()):
+                answer = beat(connection, name, last["member_epoch"], topic_partitions=owned[name])
+                members[name] = answer
+                if answer["assignment"] is not None:
+                    owned[name] = answer["assignment"]["topic_partitions"]
+    return described(bootstrap)
+
+
+def described(bootstrap: str) -> dict[str, Any]:
+    """Describe the consumer group once it is loaded."""
+    deadline = time.monotonic() + LIMIT_S
+    group: dict[str, Any] = {}
+    with Connection(bootstrap) as connection:
+        while time.monotonic() < deadline and group.get("error_code", -1) != 0:
+            asked = {"group_ids": [CONSUMERS], "include_authorized_operations": False}
+            connection.send(BY_NAME["ConsumerGroupDescribe"], 1, asked)
+            (group,) = connection.receive()["groups"]
+    return {**group, "members": sorted(group["members"], key=itemgetter("member_id"))}
+
+
+def continue_there(bootstrap: str, before: Mapping[str, Any]) -> None:
+    """Check that the group came along, and that its members get the partitions of the new topic without a join.
+
+    The topic has another id here, and the partitions of the former one count no longer.
+    """
+    here = described(bootstrap)
+    for group in (here, before):
+        assert {member["member_id"]: member["member_type"] for member in group["members"]} == {"a": 1, "b": 1}
+    assert here["group_epoch"] >= before["group_epoch"]
+    epochs = {member["member_id"]: member["member_epoch"] for member in here["members"]}
+    assert epochs == {member["member_id"]: member["member_epoch"] for member in before["members"]}
+    owned: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
+    deadline = time.monotonic() + LIMIT_S
+    with Connection(bootstrap) as connection:
+        while sorted(len(topics[0]["partitions"]) if topics else 0 for topics in owned.values()) != [1, 1]:
+            assert time.monotonic() < deadline, owned
+            for name, epoch in epochs.items():
+                answer = beat(connection, name, epoch, topic_partitions=owned[name])
+                epochs[name] = answer["member_epoch"]
+                if answer["assignment"] is not None:
+                    owned[name] = answer["assignment"]["topic_partitions"]
 
 
 def group_member(bootstrap: str) -> Consumer:
@@ -129,6 +207,7 @@ def test_from_kafka_to_warmlog(place: Place) -> None:
     with place.kafka as kafka:
         create_on(kafka.bootstrap)
         fill(kafka.bootstrap, place)
+        group = enter(kafka.bootstrap)
         assert "PartitionCount: 2" in place.run("kafka-to-warmlog-look")
     assert "nothing wrong" in place.run("kafka-to-warmlog-stopped")
     with place.broker() as broker:
@@ -139,6 +218,7 @@ def test_from_kafka_to_warmlog(place: Place) -> None:
     with place.broker() as broker:
         assert everything(broker.kafka) == place.sent
         assert committed(broker.kafka) == COMMITTED
+        continue_there(broker.kafka, group)
         produce_one(broker.kafka)
         with Client(broker.native) as client:
             ends = {each.partition: each.log_end_offset for each in client.describe_topics(TOPIC)[0].partitions}
@@ -150,6 +230,7 @@ def test_from_warmlog_to_kafka(place: Place) -> None:
     with place.broker() as broker:
         create_on(broker.kafka)
         fill(broker.kafka, place)
+        group = enter(broker.kafka)
     with place.kafka:
         place.run("warmlog-to-kafka-create")
     assert "nothing wrong" in place.run("warmlog-to-kafka-stopped")
@@ -160,6 +241,7 @@ def test_from_warmlog_to_kafka(place: Place) -> None:
     with place.kafka as kafka:
         assert everything(kafka.bootstrap) == place.sent
         assert committed(kafka.bootstrap) == COMMITTED
+        continue_there(kafka.bootstrap, group)
         assert [len(each["records"]) for each in consume(kafka.bootstrap, TOPIC)]  # type: ignore[arg-type]
         produce_one(kafka.bootstrap)
         place.sent[0][RECORDS // 2] = (b"one", b"more")

@@ -13,10 +13,10 @@ import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
 /**
- * Writes keys and values of __consumer_offsets with the classes of Kafka's group coordinator.
+ * Writes keys and values of __consumer_offsets and __share_group_state with the classes of Kafka's coordinators.
  *
- * <p>Each line of standard input is a class (as OffsetCommitKey or GroupMetadataValue), a version of its fields, the
- * number that is put before them (a key's type, a value's version) and the fields as Kafka's JSON converters take them,
+ * <p>Each line of standard input is a class (as group.OffsetCommitKey or share.ShareUpdateKey), a version of its fields,
+ * the number that is put before them (a key's type, a value's version) and the fields as Kafka's JSON converters take them,
  * parted by tabs. For each one line is printed: all of it in hexadecimal digits.
  */
 public final class GroupRecords {
@@ -34,7 +34,8 @@ public final class GroupRecords {
     }
 
     private static String written(String name, short version, short number, JsonNode fields) throws Exception {
-        Class<?> converter = Class.forName("org.apache.kafka.coordinator.group.generated." + name + "JsonConverter");
+        String generated = name.replace(".", ".generated.");
+        Class<?> converter = Class.forName("org.apache.kafka.coordinator." + generated + "JsonConverter");
         Method read = converter.getMethod("read", JsonNode.class, short.class);
         Message message = (Message) read.invoke(null, fields, version);
         ObjectSerializationCache cache = new ObjectSerializationCache();

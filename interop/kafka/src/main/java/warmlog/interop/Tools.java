@@ -11,11 +11,11 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicReference;
-import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's command line tools one after the other in one JVM.
@@ -44,15 +44,28 @@ public final class Tools {
     public static void main(String[] none) throws Exception {
         PrintStream out = System.out;
         BufferedReader calls = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        Exit.Procedure exit = (status, message) -> {
-            throw new Exited(status);
-        };
-        Exit.setExitProcedure(exit);
-        Exit.setHaltProcedure(exit);
+        throwInsteadOfExit();
         for (String call = calls.readLine(); call != null; call = calls.readLine()) {
             out.println(JSON.writeValueAsString(called(JSON.readTree(call))));
             out.flush();
         }
+    }
+
+    /** Kafka 4.4 has moved the class. */
+    private static void throwInsteadOfExit() throws Exception {
+        Class<?> exit;
+        try {
+            exit = Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException older) {
+            exit = Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+        Class<?> procedure = Class.forName(exit.getName() + "$Procedure");
+        Object thrower = Proxy.newProxyInstance(
+                procedure.getClassLoader(), new Class<?>[] {procedure}, (proxy, method, arguments) -> {
+                    throw new Exited((Integer) arguments[0]);
+                });
+        exit.getMethod("setExitProcedure", procedure).invoke(null, thrower);
+        exit.getMethod("setHaltProcedure", procedure).invoke(null, thrower);
     }
 
     private static ObjectNode called(JsonNode call) throws Exception {
