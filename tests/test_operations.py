@@ -9,7 +9,7 @@ import pytest
 
 from tests.documents import ROOT, command_directory, run_block, shell_blocks
 from warmlog import BrokerError, Client
-from warmlog.broker.settings.durability import durability_sentence
+from warmlog.broker.settings.documentation import durability_sentence
 from warmlog.broker.settings.loading import load_settings
 from warmlog.testing import Broker
 

@@ -32,6 +32,8 @@ PRINTED = {
     "errors": "no such topic: ",
     "admin": "[(0, 0, 0), (1, 1, ",
     "broker": "3 partitions\n",
+    "jobs": "sent, delivery 1 b'to: ada'\nsent, delivery 1 b'to: charles'\n",
+    "workers": "20 pictures\n",
 }
 
 

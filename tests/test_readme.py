@@ -11,10 +11,9 @@ from urllib.request import urlopen
 
 import pytest
 
-from interop.reference_pages import NOT_SERVED
 from tests.requires import lacks
 from warmlog import Client
-from warmlog.protocol.kafka.api import APIS
+from warmlog.broker.settings.settings import FIELDS
 from warmlog.testing import Broker
 
 ROOT = Path(__file__).parent.parent
@@ -99,17 +98,9 @@ def test_both_commands_are_targets() -> None:
     assert [name for name in targets if f"\n{name}:" not in (ROOT / "Makefile").read_text()] == []
 
 
-@pytest.mark.parametrize(
-    ("row", "api"),
-    [
-        ("Consumer groups of KIP-848, share groups, streams groups", "ShareGroupHeartbeat"),
-        ("Consumer groups of KIP-848, share groups, streams groups", "StreamsGroupHeartbeat"),
-    ],
-)
-def test_what_it_says_does_not_work_is_not_served(row: str, api: str) -> None:
-    assert re.search(rf"^\| {re.escape(row)} \| no\b", README, re.MULTILINE)
-    assert api in {name for name, _ in NOT_SERVED.values()}
-    assert api not in {served.name for served in APIS}
+def test_what_it_says_does_not_work_is_not_served() -> None:
+    assert re.search(r"^\| Tiered storage \| no\b", README, re.MULTILINE)
+    assert not [name for name in FIELDS if "remote.log" in name]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -133,7 +124,7 @@ def test_the_examples_of_groups_run(tmp_path: Path) -> None:
             for line in commands.splitlines()
         )
         assert consume == "a word\n"
-        assert describe.startswith("readers: Empty, 0 members, 1 partition, lag 0\n")
+        assert describe.startswith("readers: Empty, consumer, 0 members, 1 partition, lag 0")
         assert reset.split()[-4:] == ["words", "0", "1", "0"]
         program = tmp_path / "example.py"
         program.write_text(example.replace("127.0.0.1:9091", broker.native))

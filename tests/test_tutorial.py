@@ -63,7 +63,7 @@ def follow(broker: "subprocess.Popen[str]", bin_directory: Path, directory: Path
     assert run("produce") == "299998\n299999\n300000\n"
     first, *described = run("group").splitlines()
     assert first == "300000"
-    assert described[0].startswith("readers: Empty, 0 members, 1 partition, lag 0")
+    assert described[0].startswith("readers: Empty, consumer, 0 members, 1 partition, lag 0")
     files = run("files")
     assert all(name in files for name in (".log", ".index", ".timeindex", "300,000 records", "0.."))
     written = resident_percent(run("resident"))  # the kernel may take a page of a hundred at any time

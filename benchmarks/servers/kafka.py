@@ -215,10 +215,20 @@ class ConfluentClient:
             self.broker.fill(server, topic, batch, batches, conditions)
             return self._run("consume", server, topic, batches * batch_records, size)
 
-    def _run(self, verb: str, server: Running, topic: str, records: int, size: int) -> Figures:
-        command = [sys.executable, "-m", "benchmarks.load.confluent", verb, _bootstrap(server), topic, str(records)]
-        said = subprocess.check_output([*command, str(size)], cwd=ROOT, text=True)
-        return {name: float(value) for name, value in (pair.split("=") for pair in said.split())}
+    def take(self, records: int, members: int, conditions: Conditions) -> Figures:
+        """Records/s that the members of a share group take and accept."""
+        with self.broker.serving(conditions, self.partitions) as (server, topic):
+            return self._run("take", server, topic, records, members, program="sharing")
+
+    def redeliver(self, kills: int, conditions: Conditions) -> Figures:
+        """How long a record that a killed member of a share group held waits for another member."""
+        with self.broker.serving(conditions, self.partitions) as (server, topic):
+            return self._run("redeliver", server, topic, kills, program="sharing")
+
+    def _run(self, verb: str, server: Running, topic: str, *numbers: int, program: str = "confluent") -> Figures:
+        command = [sys.executable, "-m", f"benchmarks.load.{program}", verb, _bootstrap(server), topic]
+        output = subprocess.check_output([*command, *map(str, numbers)], cwd=ROOT, text=True)
+        return {name: float(value) for name, value in (pair.split("=") for pair in output.split())}
 
 
 @contextmanager

@@ -35,6 +35,8 @@ from benchmarks.workloads.native import (
 RECORD_BYTES = 100
 LARGE_RECORD_BYTES = 1_000
 SMALL_PER_S = 500
+KILLS = 10
+SHARED = 200_000
 BOTH = (WARMLOG_KAFKA, KAFKA)
 FRESH = (  # started for each measurement, and neither is warm
     Broker(name=WARMLOG_KAFKA.name, start=start_warmlog_for_kafka, wire=KafkaWire()),
@@ -42,6 +44,7 @@ FRESH = (  # started for each measurement, and neither is warm
 )
 TOOLS = tuple(JavaTools(broker=broker) for broker in BOTH)
 CONFLUENT = tuple(ConfluentClient(broker=broker) for broker in BOTH)
+SHARING = tuple(ConfluentClient(broker=broker, partitions=4) for broker in BOTH)
 
 ONE_BY_ONE = Produce(connections=1, depth=1, batch=SMALL)
 PIPELINED = Produce(connections=1, depth=16, batch=SMALL)
@@ -102,6 +105,17 @@ def producing(name: str, title: str, load: Produce, target: Target, *figures: st
 def fetching(name: str, title: str, load: Fetch, target: Target) -> Workload[Any]:
     """Return a workload in which the raw generator reads slices from the page cache."""
     return beside_kafka(name, title, lambda broker, conditions: broker.fetch(load, conditions), target)
+
+
+def sharing(members: int) -> Workload[Any]:
+    """Return a workload in which the members of a share group take records."""
+    return beside_kafka(
+        f"share-{members}",
+        f"share group of {members} members (confluent-kafka), 200,000 records of 100 B",
+        lambda client, conditions: client.take(conditions.scaled(SHARED), members, conditions),
+        at_least(1, "records_per_s"),
+        contestants=SHARING,
+    )
 
 
 def tool_produce(records: int, size: int, acks: str) -> Callable[[JavaTools, Conditions], Figures]:
@@ -179,6 +193,17 @@ KAFKA_WORKLOADS: tuple[Workload[Any], ...] = (
         ),
         at_least(1, "records_per_s"),
         contestants=CONFLUENT,
+    ),
+    sharing(1),
+    sharing(10),
+    sharing(100),
+    beside_kafka(
+        "share-redelivery",
+        "a record of a share group's member that was killed, until another has it",
+        lambda client, conditions: client.redeliver(max(3, conditions.scaled(KILLS)), conditions),
+        at_most(1, "p50_ms"),
+        figures=("longest_ms",),
+        contestants=SHARING,
     ),
     beside_kafka(
         "quiet",

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import EVERY
 from benchmarks.harness import Conditions, Figures, Outcome, Plan, Spread, Target, Workload, run
 from benchmarks.load.generator import ROOT
-from benchmarks.report.document import BEGIN_MARK, END_MARK, document, put_figures, table
+from benchmarks.report.document import BEGIN_MARK, END_MARK, LABELS, document, put_figures, table
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,11 @@ def test_the_table_has_a_row_for_each_contestant_with_what_is_wanted() -> None:
     assert head[:4] == ["workload", "figure", "contestant", "median"]
     assert ours == ["a race", "MB/s", "ours", "100", "100 to 100", "", "", "", "server 97%!, load 50%"]
     assert theirs == ["", "", "theirs", "200", "200 to 200", "0.50", "0.50 to 0.50", "≥ 0.6: NO", ""]
+
+
+def test_every_figure_of_a_workload_has_a_label() -> None:
+    named = {figure for workload in EVERY for figure in workload.figures}
+    assert named - LABELS.keys() == set()
 
 
 def test_figures_go_between_the_marks_of_a_page() -> None:

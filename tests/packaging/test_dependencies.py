@@ -42,6 +42,6 @@ def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
     imported = {BACKPORTS.get(name) or normalized(distributions[name][0]) for name in foreign}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked_for = project["dependencies"] + extras["spark"] + extras["tls"] + extras["oauth"]
+    asked_for = project["dependencies"] + extras["spark"] + extras["lakehouse"] + extras["tls"] + extras["oauth"]
     declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in asked_for}
     assert imported - BROUGHT_BY_THE_USER - OF_THE_BUILD == declared - HELD_BACK
