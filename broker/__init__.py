@@ -1,4 +1,4 @@
 """The server.
 
-Net -> api -> partitions -> log. `broker.app` wires it together; each line imports only those below it.
+Net -> api -> partitions -> log. `broker.app` wires the layers together; each one imports only those after it.
 """

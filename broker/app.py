@@ -92,7 +92,7 @@ def run(
 ) -> None:
     """Serve in this thread until SIGTERM or SIGINT, then stop cleanly, as `serve` does. Raises StartError.
 
-    `until_eof`: or until standard input ends.
+    `until_eof`: also stop when standard input ends.
     """
     guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
 
@@ -133,7 +133,7 @@ async def serve(
 
     `kafka`, `native` and `http` are "host:port" or "none"; the first two are None for the default, or where `listeners`
     is set. `ready` is called when all listeners accept connections.
-    `guard` is the clock of this event loop; without it, stalls are not reported.
+    `guard` is this event loop's stall-measuring clock; without it, stalls are not reported.
 
     Raises StartError. Flushes and closes the logs even if cancelled.
     """
@@ -182,13 +182,13 @@ class Broker:
         )
 
     def _lone_node(self) -> LoneNode:
-        """Return this broker as one by itself, with the contents of its store. Raises MetadataError."""
+        """Return the node of a broker by itself, with the contents of its store. Raises MetadataError."""
         store = LocalStore(self._metadata.store, kept_revisions=0)
         return LoneNode(store, self._settings.node_id, self._metadata.contents(), Random())  # noqa: S311  # jitter
 
     def _join_cluster(self, stack: ExitStack, alone: ClusterImage) -> "ClusterMember":
-        """Prepare to be a member of a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
-        from warmlog.broker.clustered import ClusterMember  # a broker by itself needs none of this
+        """Prepare to join a cluster. Raises ClusterStartError, DataDirectoryError, OSError."""
+        from warmlog.broker.clustered import ClusterMember  # imported only by members of a cluster
 
         self._own = None if alone.is_empty else alone
         peers = self._listening.peers
@@ -198,7 +198,7 @@ class Broker:
         return member
 
     def _join_directories(self, alone: ClusterImage) -> None:
-        """Open the other data directories, validated against the metadata, and store the current set there.
+        """Open the other data directories, validated against the metadata, and store the new list there.
 
         Raises DataDirectoryError, MetadataError, OSError.
         """
@@ -249,7 +249,7 @@ class Broker:
         if self._member is not None:
             since = NO_EPOCH
             if self._own is not None:
-                from warmlog.broker.growth import grow  # once in the life of a broker
+                from warmlog.broker.growth import grow  # imported only when a broker joins a cluster
 
                 since = await grow(self._member.node, self._directories, self._metadata, self._own)
             await self._member.load(since)
@@ -323,7 +323,7 @@ class Broker:
             maintained.cancel_scope.cancel()
 
     def _reachable(self, bound: Sequence[Bound]) -> "Reachable":
-        """Return where other brokers reach this one: as advertised, or as bound."""
+        """Return the addresses at which other brokers reach this one: as advertised, or as bound."""
         from warmlog.broker.clustered import Reachable
 
         addresses = {each.plan.name: each.sock.getsockname()[:2] for each in bound}
@@ -342,7 +342,7 @@ class Broker:
         return ReadAhead(nursery=background, residency=self._files.residency, metrics=self._metrics, limits=limits)
 
     async def _close_gate(self) -> None:
-        """Enable residency checks, so that from here on no read on the event loop waits for a disk.
+        """Enable residency checks: from now on no read on the event loop waits for a disk.
 
         Opening the logs reads without them, which lets the kernel read ahead.
         """
@@ -391,7 +391,7 @@ class Broker:
         return HttpListener(web.sock, self._metrics.scrape, why_not_ready, web.tls, access)
 
     def _mirror(self, partitions: Partitions, groups: GroupService) -> "MirrorService":
-        from warmlog.broker.mirror.options import mirror_options  # most brokers need nothing of this
+        from warmlog.broker.mirror.options import mirror_options  # imported only by mirrors
         from warmlog.broker.mirror.service import MirrorService
         from warmlog.broker.replication.peers.login import PeerPasswordFileError
         from warmlog.broker.security.client_tls import TlsFileError

@@ -1,4 +1,4 @@
-"""Who may do what on a listener, and how much, by the settings: authorizer, logins, quotas, connections."""
+"""The rules for clients of a listener, from the settings: authorizer, logins, quotas, connections."""
 
 import logging
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
-    """Return the authorizer that the settings ask for. Warn if it may refuse other brokers, or if ACLs have none."""
+    """Return the configured authorizer. Warn if it may refuse other brokers, or if there are ACLs and no authorizer."""
     chosen = new_authorizer(settings, node)
     image = node.image
     asks = any(sasl_settings(settings, name) is not None for name in listener_names(settings))
@@ -49,7 +49,7 @@ def authorizer_of(settings: Settings, node: StoreNode) -> Authorizer | None:
 
 
 def new_authorizer(settings: Settings, node: StoreNode) -> Authorizer | None:
-    """Return an authorizer by the settings and the ACLs that a broker knows now, None without one."""
+    """Return the configured authorizer with the ACLs that a broker has now; None if none is configured."""
     if not settings.authorizer_class_name:
         return None
     super_users = parse_super_users(settings.super_users)
@@ -57,7 +57,7 @@ def new_authorizer(settings: Settings, node: StoreNode) -> Authorizer | None:
 
 
 def client_windows(settings: Settings) -> Windows:
-    """Return the windows over which clients and connections are measured."""
+    """Return the time windows over which clients and connections are measured."""
     return Windows(settings.quota_window_num, settings.quota_window_size_seconds * MS)
 
 
@@ -77,7 +77,7 @@ def connections_of_address(settings: LiveSettings, address: str) -> int:
 
 
 def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> ClientQuotas:
-    """Return what measures clients by the quotas of the store, and declare its metrics."""
+    """Return the client quotas of the store with their meters, and declare their metrics."""
     mutation_windows = Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * MS)
     quotas = ClientQuotas(
         node.image.quotas, client_windows(settings), trio.current_time, mutation_windows=mutation_windows
@@ -104,7 +104,7 @@ def client_quotas(settings: Settings, node: StoreNode, metrics: Metrics) -> Clie
 
 
 def login_rules(settings: Settings, bound: Bound) -> LoginRules | None:
-    """Return how the clients of a listener have to log in; None without SASL."""
+    """Return the login rules for clients of a listener; None without SASL."""
     chosen = sasl_settings(settings, bound.plan.name)
     if chosen is None:
         return None
@@ -121,7 +121,7 @@ def login_rules(settings: Settings, bound: Bound) -> LoginRules | None:
 
 
 def warn_of_open_listeners(bound: Iterable[Bound], settings: Settings) -> None:
-    """Log a warning for each listener at which other machines can do everything without a login."""
+    """Log a warning for each listener that grants other machines everything without a login."""
     if settings.authorizer_class_name:
         return
     for plan, address in [(each.plan, each.sock.getsockname()) for each in bound]:
@@ -137,7 +137,7 @@ def warn_of_open_listeners(bound: Iterable[Bound], settings: Settings) -> None:
 
 
 def _warn_of_anonymous_brokers(settings: Settings) -> None:
-    """Log a warning if other brokers cannot show who they are: they may not be allowed to replicate."""
+    """Log a warning if other brokers cannot authenticate, since then they may not be allowed to replicate."""
     listener = inter_broker_listener(settings)
     security, (_, client_auth) = security_of(settings, listener), value_for(settings, listener, "ssl.client.auth")
     if security == "PLAINTEXT" or (security == "SSL" and client_auth == "none"):

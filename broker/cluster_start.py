@@ -1,4 +1,4 @@
-"""What a start needs before the broker is a member of a cluster: the store, a login, and the security of the others."""
+"""Prepare a start as a member of a cluster: connect to the store, log in, check the security of the other brokers."""
 
 import logging
 from random import Random
@@ -27,7 +27,7 @@ class ClusterStartError(CannotJoinError):
 
 
 def check_rights(settings: Settings, image: ClusterImage, broker: int) -> None:
-    """Refuse to start without an authorizer beside brokers that have one. Raises ClusterStartError."""
+    """Refuse to start without an authorizer if other brokers have one. Raises ClusterStartError."""
     others = [each for each in image.known.values() if each.broker != broker]
     if settings.authorizer_class_name:
         named = ", ".join(str(each.broker) for each in others if not each.checks_rights)
@@ -50,7 +50,7 @@ def check_rights(settings: Settings, image: ClusterImage, broker: int) -> None:
 def connect_store(
     settings: Settings, metrics: Metrics, known: KnownStore | None, random: Random
 ) -> EtcdStore | SocketStore:
-    """Return the store that the settings name. Raises ClusterStartError."""
+    """Return the configured store. Raises ClusterStartError."""
     given = settings.warmlog_cluster_etcd
     if given.startswith(SCHEME):
         return SocketStore(given.removeprefix(SCHEME), metrics=metrics, known=known)
@@ -71,7 +71,7 @@ def connect_store(
 
 
 def _tls(settings: Settings) -> ClientTls:
-    """Load the files for TLS to etcd. Raises ClusterStartError."""
+    """Load certificates and keys for TLS to etcd. Raises ClusterStartError."""
     files = TlsFiles(
         prefix=PREFIX,
         ca=settings.warmlog_cluster_etcd_ca_file,
@@ -95,7 +95,7 @@ def _account(settings: Settings, *, is_encrypted: bool) -> Account:
 
 
 def peer_login(settings: Settings) -> PeerLogin | None:
-    """Return how this broker logs in to others, None without SASL. Raises ClusterStartError."""
+    """Return this broker's login at other brokers; None without SASL. Raises ClusterStartError."""
     if sasl_settings(settings, inter_broker_listener(settings)) is None:
         return None
     login = PeerLogin(
@@ -111,13 +111,13 @@ def peer_login(settings: Settings) -> PeerLogin | None:
 def check_login(login: PeerLogin, image: ClusterImage) -> None:
     """Refuse a password that the other brokers would refuse. Blocking: slow on purpose. Raises ClusterStartError.
 
-    The user may not exist yet. A token is not checked.
+    A user that does not exist yet is accepted; tokens are not checked.
     """
     names = list(MECHANISMS) if login.mechanism == PLAIN else [login.mechanism]
     known = [(name, image.credentials[login.user, name]) for name in names if (login.user, name) in image.credentials]
     if not known:
         return
-    name, credential = known[0]  # with which PLAIN is checked
+    name, credential = known[0]  # PLAIN is checked with it
     if not credential.fits(MECHANISMS[name], _read_password(login)):
         raise ClusterStartError(
             f"{login.setting}: {login.password_file} does not have the password that user {login.user} has in this"

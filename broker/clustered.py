@@ -1,9 +1,9 @@
-"""A broker as a member of a cluster: what `app.py` adds to a broker if `warmlog.cluster.etcd` is set.
+"""A broker as a member of a cluster: the parts that `app.py` adds if `warmlog.cluster.etcd` is set.
 
     start   connect to etcd -> read the image -> (open the logs) -> register -> lead and follow -> (accept)
     stop    let others lead -> (stop accepting, close the logs) -> end the registration
 
-`cluster.state_file` has what the next start compares. `cluster.history` decides whether the data here continues the
+`cluster.state_file` keeps what the next start validates. `cluster.history` decides whether the data here continues the
 history of the latest registration.
 """
 
@@ -48,9 +48,9 @@ from warmlog.broker.settings.types import as_text
 from warmlog.protocol.version import VERSION
 
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # addresses that nobody can connect to
-REMEMBER_S = 10.0  # how often the file is written
-# How long partitions that get another leader wait for a fetch that waits there: a tenth of the default wait, and far
-# more than the answer to a fetch takes that has found something.
+REMEMBER_S = 10.0  # interval between writes of the state file
+# How long a change of leader waits for a pending fetch: a tenth of the default fetch wait, and far longer than it takes
+# to answer a fetch that has records.
 FETCH_PATIENCE_S = 0.05
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Reachable:
     peers: str
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return what to register. Raises ClusterStartError for an address that others cannot use."""
+        """Return the addresses to register. Raises ClusterStartError for an address that others cannot use."""
         present = []
         for listener, (host, port) in self.addresses.items():
             if host in WILDCARDS:
@@ -82,7 +82,7 @@ class Reachable:
 
 
 class ClusterMember:
-    """The parts of a broker that belong to a cluster, in the order in which they are needed."""
+    """The parts of a member of a cluster, in the order in which a start needs them."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class ClusterMember:
         self._replicas: Replicas | None = None
 
     async def load(self, adopted_since: int = NO_EPOCH) -> None:
-        """Read the image, and rename the partition directories here that belong elsewhere.
+        """Read the image, and rename partition directories whose replicas are no longer assigned to this broker.
 
         `adopted_since`: the first epoch of the history, if the cluster has just adopted the topics of this broker.
         Raises ClusterStartError, StoreMismatchError, StoreRefusedError, OSError.
@@ -138,9 +138,9 @@ class ClusterMember:
         await trio.to_thread.run_sync(self._directories.sort_out, partial(judge, self.node.image, self.node.id))
 
     def _check_registration(self) -> None:
-        """Detect a store that was restored from a backup, however often it was written to since.
+        """Detect a store that was restored from a backup, even if it has advanced since.
 
-        One without this broker is accepted: it may have been unregistered. Raises StoreMismatchError.
+        A store without this broker is accepted: it may have been unregistered. Raises StoreMismatchError.
         """
         known, epoch = self.node.image.known.get(self.node.id), self._state.epoch
         if known is not None and known.epoch < epoch:
@@ -157,7 +157,7 @@ class ClusterMember:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Be a part of the cluster until cancelled; started when every replica here has its role.
+        """Take part in the cluster until cancelled; started when every replica here leads or follows.
 
         Raises ClusterStartError, UsedIdError, StoreMismatchError, StoreRefusedError.
         """
@@ -207,7 +207,7 @@ class ClusterMember:
             task_status.started()
 
     def own_cluster(self) -> OwnCluster:
-        """Return what a mirror knows of the cluster: no replica is found before `run`."""
+        """Return a mirror's view of the cluster; it has no replicas before `run`."""
         return OwnCluster(
             node=self.node,
             brokers=self.brokers,
@@ -215,7 +215,7 @@ class ClusterMember:
         )
 
     async def drain(self) -> None:
-        """Let others lead, as long as that takes but not longer than `warmlog.stop.timeout.ms`."""
+        """Hand leadership to other brokers, for at most `warmlog.stop.timeout.ms`."""
         limit_s = self._settings.warmlog_stop_timeout_ms / 1000
         await self.node.drain(limit_s)
         with trio.move_on_after(limit_s):
@@ -225,7 +225,7 @@ class ClusterMember:
     async def leave(self) -> None:
         """End the registration, after the logs were closed."""
         if self._replicas is None:
-            return  # the start has failed, or was given up, before there was anything to register
+            return  # startup failed or was cancelled before registration
         try:
             await self._remember()
         except OSError as error:
@@ -246,7 +246,7 @@ class ClusterMember:
         )
 
     def _continued(self) -> int:
-        """Return the first epoch of the history that the data here continues, NO_EPOCH if it may have lost some."""
+        """Return the first epoch of the history that the data here continues; NO_EPOCH if records may be lost."""
         node, directories = self.node, self._directories
         present = [
             ScannedDirectory(each.path, decode_topic_id(each.directory_id), each.closed_in, not each.partitions())
@@ -274,7 +274,7 @@ class ClusterMember:
     def closing_epoch(self) -> int:
         """Return the epoch to mark the data directories with at a clean stop.
 
-        NO_EPOCH unless the next run may continue the history: it would not know which replicas have lost records.
+        NO_EPOCH if a replica has lost records, so that the next run does not continue the history.
         """
         replicas, node = self._replicas, self.node
         if replicas is not None and replicas.has_lost:
@@ -284,20 +284,20 @@ class ClusterMember:
         return node.latest_epoch
 
     async def _remember(self) -> None:
-        """Write what the next start needs. Raises OSError."""
+        """Write the state file. Raises OSError."""
         known = self.store.known
         if known is not None:
             epoch = self._state.epoch if self.node.epoch == NO_EPOCH else self.node.latest_epoch
             await self._state.write(known, epoch)
 
     async def _raise_producer_ids(self, partitions: Partitions) -> None:
-        """Have the store allocate no producer id that is in a log here: it may have been restored from a snapshot."""
+        """Keep the store, which may be restored from a snapshot, from allocating producer ids that are in logs here."""
         needed = largest_producer_id(partitions) + 1
         if needed > self.node.image.producer_ids.next_id:
             logger.warning(
                 "logs of this broker have producer ids up to %d; the cluster allocates ids after them", needed - 1
             )
-            with suppress(StoreError):  # this broker allocates none that is in a log here in any case
+            with suppress(StoreError):  # this broker itself never allocates one that is in a log here
                 await admin.take_producer_ids(self.node, 0, at_least=needed)
 
     async def _remember_now_and_then(self) -> None:
@@ -309,7 +309,7 @@ class ClusterMember:
                 logger.warning("cannot write %s: %s", self._state.path, error)
 
     async def _share_settings(self) -> None:
-        """Write settings that decide about records into the store, or log that the store has other values."""
+        """Write settings that decide about records to the store; log a warning where the store has other values."""
         defaults, image = Settings(), self.node.image
         there = image.configs.get(BROKER_DEFAULTS)
         for name in SHARED:
@@ -328,7 +328,7 @@ class ClusterMember:
     def _declare_election_times(self) -> Callable[[float], None]:
         return self._metrics.histogram(
             "warmlog_cluster_election_seconds",
-            "Time from when the controller noticed that a partition needs another leader until one was elected.",
+            "Time from the detection that a partition needs another leader until one was elected.",
         ).observe
 
     def _declare(self, controller: Controller) -> None:
@@ -337,7 +337,7 @@ class ClusterMember:
             "warmlog_cluster_brokers": ("Registered brokers.", lambda: len(node.image.brokers)),
             "warmlog_cluster_registered": ("1 while this broker is registered.", lambda: node.is_registered),
             "warmlog_cluster_controller": ("1 on the controller, 0 elsewhere.", lambda: controller.is_active),
-            "warmlog_cluster_revision": ("Revision of the image of the cluster.", lambda: node.image.revision),
+            "warmlog_cluster_revision": ("Revision of this broker's cluster image.", lambda: node.image.revision),
             "warmlog_cluster_leaderless_partitions": (
                 "Partitions of the cluster without a leader.",
                 lambda: sum(

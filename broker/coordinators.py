@@ -1,4 +1,4 @@
-"""The coordinators of a broker: of groups, of transactions, and of the state of share groups, and what uses that."""
+"""The coordinators of a broker: groups, transactions, share group state; and the share partitions that use it."""
 
 from uuid import uuid4
 
@@ -69,7 +69,7 @@ class Coordinators:
                 nursery.start_soon(task)
 
     def stop(self) -> None:
-        """Answer the requests that wait for other members or records: they would delay the stop of the broker."""
+        """Answer requests that wait for other members or records, which would delay the broker's stop."""
         self.groups.stop()
         self.transactions.stop()
         self.share_states.stop()

@@ -1,4 +1,4 @@
-"""Connect clients to the broker: the handlers of all requests, what connections share, and the listeners."""
+"""Connect clients to the broker: the handlers of all requests, the state that connections share, and the listeners."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -107,9 +107,9 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from warmlog.broker.api.audit.topic_appends import Brokers
-    from warmlog.broker.mirror.service import MirrorService  # most brokers never need it
+    from warmlog.broker.mirror.service import MirrorService  # most brokers do not need it
 
-LOGIN_BYTES: Final = 16 << 20  # of frames of more than 4 KiB that are received before logins are complete
+LOGIN_BYTES: Final = 16 << 20  # memory for frames of more than 4 KiB received before a login is complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Core:
 
 
 class Frontend:
-    """Constructs what stands between the sockets and the core of a broker."""
+    """Constructs everything between the sockets and the core of a broker."""
 
     def __init__(self, core: Core, turn: ServingTurn) -> None:
         """Raise StartError if the audit log cannot be written."""
@@ -165,7 +165,7 @@ class Frontend:
                 nursery.start_soon(self._audit.run)
 
     async def finish(self) -> None:
-        """Let the audit log append what requests have caused, after the last of them."""
+        """Let the audit log write the events of the last requests."""
         if self._audit is not None:
             await self._audit.finish()
 
@@ -329,14 +329,14 @@ class Frontend:
         ]
 
     def _token_lookup(self) -> TokenLookup | None:
-        """Return what finds delegation tokens, None if they are not enabled."""
+        """Return the lookup of delegation tokens; None if they are not enabled."""
         if self._secret is None:
             return None
         node = self._core.node
         return token_lookup(self._secret, lambda: node.image.delegation_tokens, wall_clock_ms)
 
     def _newcomers(self) -> tuple[Newcomers, Newcomers]:
-        """Return who may introduce producers, and transactional ids."""
+        """Return the limits on new producers and transactional ids."""
         settings = self._core.settings
         known = partial(Newcomers, of_connection=settings.warmlog_connection_names_max, clock=trio.current_time)
         producers = known(
@@ -353,7 +353,7 @@ class Frontend:
         )
         self._core.metrics.counter(
             "warmlog_refused_names_total",
-            "Producers and transactional ids refused because their connection or address had introduced too many.",
+            "Producers and transactional ids refused because their connection or address had created too many.",
             lambda: [(("producer",), producers.refused), (("transactional_id",), transactional_ids.refused)],
             ("kind",),
         )

@@ -1,8 +1,8 @@
 """Let a broker by itself grow into a cluster, when it starts with `warmlog.cluster.etcd` for the first time.
 
-    read the cluster's store -> add what it lacks of the own one -> empty the own one -> (register as a member)
+    read the cluster's store -> add what it lacks of this broker's -> empty this broker's -> (register as a member)
 
-See `cluster.local.adoption` for what is added.
+`cluster.local.adoption` decides what is added.
 """
 
 import logging
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFile, own: ClusterImage) -> int:
     """Add the topics of a broker's own store to the cluster's, and return the first epoch of its history there.
 
-    NO_EPOCH for a member of the cluster without topics of its own: settings, of a time before it was one, are dropped,
-    and users, who were created while it did not run, are added.
+    NO_EPOCH for a broker that is already a member and has no topics of its own: its own settings, which are older, are
+    dropped; users that were created while it was stopped are added.
 
     Raises CannotJoinError, StoreMismatchError, StoreRefusedError, MetadataError, LogError, OSError.
     """
@@ -53,7 +53,7 @@ async def grow(node: ClusterNode, directories: DataDirectories, file: MetadataFi
 
 
 async def _propose(node: ClusterNode, decide: Callable[[], Sequence[StoreTransaction] | Refusal]) -> None:
-    """Commit what is missing in the cluster's store, until nothing is. Raises CannotJoinError, StoreMismatchError."""
+    """Commit transactions until the cluster's store lacks nothing. Raises CannotJoinError, StoreMismatchError."""
     delays = delays_s(node.random)
     while steps := decide():
         if isinstance(steps, Refusal):

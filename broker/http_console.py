@@ -1,4 +1,4 @@
-"""Connect the console to the handlers and parts of a broker."""
+"""Connect the console to a broker's handlers."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ from warmlog.broker.settings.documentation import durability_sentence
 def connect_console(
     web: HttpListener | None, core: Core, frontend: Frontend, guard: LoopGuard, page_faults: PageFaults
 ) -> None:
-    """Let HTTP serve the console, unless a setting turns it off. The frontend has made its listeners."""
+    """Serve the console over HTTP, unless a setting turns it off. Call it after the frontend has made its listeners."""
     if web is None or not core.settings.warmlog_ui:
         return
 
     def open_console() -> Callable[[], Console]:
-        from warmlog.broker.console.console import BrokerConsole  # at startup it would delay the first reply
+        from warmlog.broker.console.console import BrokerConsole  # late: it would delay the first reply
         from warmlog.broker.console.visit import Tools
 
         def make() -> Console:

@@ -1,4 +1,4 @@
-"""What a broker listens on: sockets, certificates, and what checks the tokens of clients. It is opened first."""
+"""The listening sockets of a broker, with their certificates and token checkers; opened first."""
 
 import socket
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 class Addresses:
     """The address of each listener as "host:port", or "none" if it is disabled."""
 
-    kafka: str  # of `listeners`, the first that speaks Kafka's protocol
+    kafka: str  # the first of `listeners` that speaks Kafka's protocol
     native: str  # the same for the native one
     http: str
-    named: Mapping[str, str] = field(default_factory=dict)  # those of `listeners`, by name
+    named: Mapping[str, str] = field(default_factory=dict)  # all of `listeners`, by name
 
     def line(self) -> str:
         """Return the line that reports readiness."""
@@ -51,7 +51,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """The socket of HTTP, and how its clients authenticate."""
+    """The HTTP socket, and how its clients authenticate."""
 
     sock: socket.socket
     settings: HttpSettings
@@ -73,7 +73,7 @@ class Listening:
     tokens: "TokenSources | None"
 
     def addresses(self, *, is_named: bool) -> Addresses:
-        """Return the addresses of all listeners. `is_named`: by their names, too, as `listeners` has them."""
+        """Return the addresses of all listeners. `is_named`: also by the names that `listeners` gives them."""
         first = {each.plan.protocol: _address_of(each.sock) for each in reversed(self.bound)}
         return Addresses(
             kafka=first.get(KAFKA, "none"),
@@ -117,7 +117,7 @@ def _plans(settings: Settings, kafka: str | None, native: str | None) -> tuple[L
 
 
 def _certificate(settings: Settings, listener: str) -> ServerTls:
-    """Load what a listener needs for TLS. Raises StartError."""
+    """Load a listener's certificate for TLS. Raises StartError."""
     try:
         return ServerTls(listener, tls_settings(settings, listener))
     except (SettingError, TlsError) as error:
@@ -127,7 +127,7 @@ def _certificate(settings: Settings, listener: str) -> ServerTls:
 async def _tokens(
     settings: Settings, plans: Iterable[ListenerPlan], of_http: OAuthSettings | None
 ) -> "tuple[TokenSources, dict[str, TokenChecker]] | None":
-    """Return what checks the tokens of listeners that accept them, None without any. Raises StartError."""
+    """Return the token checkers of listeners that accept tokens; None if there is none. Raises StartError."""
     by_listener = [(plan.name, sasl_settings(settings, plan.name)) for plan in plans]
     wanted = [(name, sasl.oauth) for name, sasl in by_listener if sasl is not None and sasl.oauth is not None]
     if of_http is not None:
@@ -136,7 +136,7 @@ async def _tokens(
 
 
 def _token_sources(wanted: Sequence[tuple[str, OAuthSettings]]) -> "tuple[TokenSources, dict[str, TokenChecker]]":
-    """Import joserfc and read files of keys, in a thread. Raises StartError."""
+    """Import joserfc and read key files, in a thread. Raises StartError."""
     try:
         from warmlog.broker.net.http.jwks import token_sources
         from warmlog.broker.security.tokens import KeysError

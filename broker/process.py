@@ -11,10 +11,10 @@ import trio
 from warmlog.broker.settings.settings import Settings
 
 # A garbage collection holds the event loop for up to 1 us per object, and requests and connections leave no cycles. So
-# young collections are small, and full ones are rare. `Pacer` keeps the objects of large requests out of both.
+# young collections are small and full ones rare. `Pacer` excludes the objects of large requests from both.
 YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES = 5_000, 2, 500
-SWITCH_INTERVAL_S = 0.001  # for which a worker thread may keep the event loop waiting for the GIL
-# For the metadata store, HTTP, files that workers open briefly, and the slices of a reply (up to MAX_SLICES of them).
+SWITCH_INTERVAL_S = 0.001  # longest time that the event loop waits for a worker thread to release the GIL
+# Reserved for the metadata store, HTTP, files that workers open briefly, and a reply's slices (up to MAX_SLICES).
 RESERVED_DESCRIPTORS = 256
 
 
@@ -42,7 +42,7 @@ def connections_limit(settings: Settings) -> int:
 def tune_garbage_collector() -> None:
     """Exclude the objects of startup from collections, and make full collections rare.
 
-    Without a collection first: clients may already wait, and startup leaves few objects in cycles.
+    No collection runs first: clients may already be waiting, and startup leaves few objects in cycles.
     """
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES)
@@ -57,7 +57,7 @@ async def stop_on_signal(stop: trio.Event, *, task_status: trio.TaskStatus[None]
 
 
 async def stop_at_eof(stop: trio.Event) -> None:
-    """Set `stop` when standard input ends, as it does when the process at the other end of a pipe is gone."""
+    """Set `stop` when standard input ends, for example because the process at the other end of the pipe has died."""
     async with trio.lowlevel.FdStream(os.dup(0)) as stream:
         async for _ in stream:
             pass
@@ -67,7 +67,7 @@ async def stop_at_eof(stop: trio.Event) -> None:
 async def unless(
     stop: trio.Event, run: Callable[[], Awaitable[None]], *, gave_up: Callable[[], None] = lambda: None
 ) -> None:
-    """Run a part of the start; cancel it, and call `gave_up`, if `stop` is set."""
+    """Run a part of the startup; if `stop` is set, cancel it and call `gave_up`."""
 
     async def give_up() -> None:
         await stop.wait()

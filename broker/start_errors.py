@@ -1,4 +1,4 @@
-"""What a broker that cannot start, or cannot go on, tells its user."""
+"""Errors with which a broker fails to start or stops."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ class StartError(Exception):
 
 
 class BrokenError(StartError):
-    """The running broker had to stop, since the disk with the metadata failed. `str()` is a message for users."""
+    """The running broker had to stop because the disk with the metadata failed. `str()` is a message for users."""
 
 
 EXPECTED = (LogError, MetadataError, CannotJoinError)

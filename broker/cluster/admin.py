@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 async def in_time(change: Callable[[], Awaitable[T]]) -> T:
-    """Make a change that a client waits for. Raises MetadataTimeoutError, MetadataError."""
+    """Run a client's change with a deadline. Raises MetadataTimeoutError, MetadataError."""
     try:
         with trio.fail_after(COMMIT_TIMEOUT_S):
             return await change()
@@ -47,14 +47,14 @@ async def in_time(change: Callable[[], Awaitable[T]]) -> T:
 def place(
     image: ClusterImage, partitions: int, replication_factor: int, random: Random, *, first_partition: int = 0
 ) -> Assignment:
-    """Choose brokers for the replicas of new partitions, racks spread. Raises TooFewBrokersError.
+    """Choose brokers for the replicas of new partitions, spread over racks. Raises TooFewBrokersError.
 
     Leaders are alive. Brokers that are fenced get replicas if there are too few others, or none in their rack.
     """
     known = {broker: each for broker, each in (image.known | image.brokers).items() if broker not in image.draining}
     alive = sorted(filter(image.is_active, known))
     if not alive:
-        raise TooFewBrokersError("no broker is alive that does not stop: every one of them is fenced or shuts down")
+        raise TooFewBrokersError("no broker can lead: every one of them is fenced or shutting down")
     if replication_factor > len(known):
         raise TooFewBrokersError(
             f"replication factor {replication_factor} is larger than the number of registered brokers, {len(known)}"
@@ -90,7 +90,7 @@ def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
 
 
 async def create_topic(node: StoreNode, name: str, topic: TopicState, assignment: Assignment) -> None:
-    """Create a topic. Raises RefusedError if it exists, or if others have deleted it before this has returned."""
+    """Create a topic. Raises RefusedError if it exists, or if it was deleted before this call returned."""
     missed = node.missed
 
     def begin(image: ClusterImage) -> Decision | None:
@@ -98,7 +98,7 @@ async def create_topic(node: StoreNode, name: str, topic: TopicState, assignment
         if existing is not None and existing.id == topic.id:
             return None  # the answer to an earlier attempt was lost
         if existing is None and node.may_be_deleted(topic.id, missed):
-            return Refusal(f"topic {name!r} was deleted meanwhile, if it was created")
+            return Refusal(f"topic {name!r} was deleted while it was being created")
         return topics.create(image, name, topic, assignment, node.me)
 
     await node.commit(begin)
@@ -116,7 +116,7 @@ async def grow_topic(node: StoreNode, name: str, topic_id: UUID, assignment: Ass
 
 
 async def _add_rest(node: StoreNode, name: str, topic_id: UUID, assignment: Assignment, *, first: int) -> None:
-    """Add those partitions of an assignment, the first of which is number `first`, that are missing in the store."""
+    """Add the partitions of an assignment that are missing in the store; the first one has number `first`."""
 
     def step(image: ClusterImage) -> Decision | None:
         topic = image.topics.get(name)
@@ -177,12 +177,12 @@ async def grow_local(node: StoreNode, name: str, partitions: int) -> None:
 
 
 async def begin_local_deletion(node: StoreNode, names: Collection[str]) -> Failures:
-    """Begin to delete topics on a broker by itself: clients see them no more. Return the failures by name."""
+    """Hide topics of a broker by itself from clients, until their data is deleted. Return the failures by name."""
     return await _in_pieces(node, names, topics.begin_local_deletion, TOPICS_PER_STEP)
 
 
 async def finish_local_deletion(node: StoreNode, names: Collection[str], left: Container[str]) -> Failures:
-    """Forget deleted topics on a broker by itself; `left` are those with data that could not be removed."""
+    """Remove deleted topics of a broker by itself; `left` are those with data that could not be deleted."""
 
     def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
         return topics.finish_local_deletion(image, names, left, node.id)
@@ -193,7 +193,7 @@ async def finish_local_deletion(node: StoreNode, names: Collection[str], left: C
 async def _in_pieces(
     node: StoreNode, names: Collection[str], decide: Callable[[ClusterImage, Sequence[str]], Decision], size: int
 ) -> Failures:
-    """Change topics, in transactions that share their writes to the disk; return the failures by name."""
+    """Change topics in concurrent transactions, which share writes to the disk; return the failures by name."""
     failures: Failures = {}
 
     async def change(piece: Sequence[str]) -> None:
@@ -211,12 +211,12 @@ async def _in_pieces(
 
 
 async def set_mirror(node: StoreNode, name: str, mirror: Mirror) -> None:
-    """Replace what is stored of a mirrored topic's source. Raises RefusedError."""
+    """Replace the stored source of a mirrored topic. Raises RefusedError."""
     await node.commit(lambda image: topics.set_mirror(image, name, mirror))
 
 
 async def begin_promotion(node: StoreNode, name: str) -> None:
-    """Ask the leaders of a mirrored topic's partitions to promote these. Raises RefusedError."""
+    """Have the leaders of a mirrored topic's partitions promote them. Raises RefusedError."""
 
     def make(image: ClusterImage) -> Decision | None:
         topic = image.topics.get(name)
@@ -227,7 +227,7 @@ async def begin_promotion(node: StoreNode, name: str) -> None:
 
 
 async def set_topic_configs(node: StoreNode, name: str, change: Callable[[Configs], Configs]) -> None:
-    """Replace the settings of a topic by what `change` makes of them. Raises RefusedError, and what `change` raises."""
+    """Replace the settings of a topic by the result of `change`. Raises RefusedError, and what `change` raises."""
 
     def make(image: ClusterImage) -> Decision | None:
         topic = image.topics.get(name)
@@ -247,14 +247,14 @@ async def set_configs(node: StoreNode, scope: str, change: Callable[[Configs], C
 
 
 async def set_features(node: StoreNode, levels: Mapping[str, int]) -> None:
-    """Set the levels of features; those of others stay."""
+    """Set the levels of these features; other features keep theirs."""
     await node.commit(lambda image: topics.set_features(image, levels))
 
 
 async def take_producer_ids(node: StoreNode, count: int, *, at_least: int = 0) -> int:
     """Allocate consecutive new producer ids, none below `at_least`, and return the first.
 
-    If the store's answer is lost, the ids are, too: an attempt that may have succeeded is not counted as one.
+    If the store's answer is lost, so are the ids: the next attempt allocates others.
     """
     first = 0
 
@@ -268,5 +268,5 @@ async def take_producer_ids(node: StoreNode, count: int, *, at_least: int = 0) -
 
 
 async def unregister_broker(node: StoreNode, broker: int) -> None:
-    """Forget a broker that is gone for good. Raises RefusedError for one that is alive, or not registered."""
+    """Remove a broker that will not return. Raises RefusedError if it is alive or not registered."""
     await node.commit(lambda image: topics.unregister(image, broker) if image.is_known(broker) else None)

@@ -1,11 +1,11 @@
-"""Hold elections, wherever they are needed, while this broker is the controller of the cluster.
+"""Hold elections while this broker is the controller of the cluster.
 
-Any broker may become it: whoever writes the key `controller` first, until its registration ends. Nothing depends on
-there being only one. What it decides is decided on an image, and committed only if that is still true.
+Any broker may become the controller: the first one to write the key `controller`, until its registration ends. Two
+controllers do no harm: each decides on its image, and a decision is committed only if the image is still current.
 
-    a broker appears, ends or drains    elect leaders, and take it out of ISRs, for the partitions it has
+    a broker appears, ends or drains    elect leaders of its partitions, and remove it from their ISRs
     a partition changes                 the same for that partition
-    now and then                        let preferred replicas lead again; finish changes of topics that were begun
+    periodically                        let preferred replicas lead again; finish interrupted changes of topics
 
 Source: org.apache.kafka.controller.ReplicationControlManager.
 """
@@ -40,8 +40,8 @@ from warmlog.broker.cluster.values import Member, TopicStatus
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.partitions import TopicIdPartition
 
-PARTITIONS_PER_PIECE = 200  # looked at in one step: less than a millisecond
-RETRY_S = 0.5  # after the store, or a replica that was asked for its log end, did not answer
+PARTITIONS_PER_PIECE = 200  # partitions examined in one step: less than a millisecond
+RETRY_S = 0.5  # after the store, or a replica asked for its log end offset, did not answer
 COMMITS = 4  # at the same time
 QUESTIONS = 32  # at the same time
 
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalancing:
-    """When preferred replicas lead again (auto.leader.rebalance.enable and its settings); None: only on request.
+    """How often leadership returns to preferred replicas (auto.leader.rebalance.enable and its settings).
 
     `max_imbalance`: the share of a broker's preferred partitions that others may lead.
     """
@@ -63,7 +63,7 @@ class Rebalancing:
 
 
 class Controller:
-    """Decides for the cluster while this broker is its controller; `run` keeps trying to become it."""
+    """Elects leaders while this broker is the controller; `run` keeps trying to become it."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class Controller:
         *,
         elected: Callable[[float], None] | None = None,
     ) -> None:
-        """`elected` is called when a lost leader was replaced, with the seconds since it was noticed here."""
+        """`elected` is called for each lost leader that was replaced, with the seconds since its loss was detected."""
         self.elections = self.unclean_elections = 0  # committed since startup
         self._node = node
         self._ask_log_ends = ask_log_ends
         self._rebalancing = rebalancing
         self._elected = elected
         self._due: dict[TopicIdPartition, None] = {}
-        self._due_topics: dict[str, None] = {}  # all of whose partitions are due
+        self._due_topics: dict[str, None] = {}  # topics all of whose partitions are due
         self._leaderless_since: dict[TopicIdPartition, float] = {}  # on trio's clock
         self._wanted = trio.Event()
         self._slots = trio.CapacityLimiter(COMMITS)
@@ -91,18 +91,18 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as is known here."""
+        """Whether this broker is the controller, according to its image."""
         controller = self._node.image.controller
         return controller is not None and Member(controller.broker, controller.epoch) == self._node.me
 
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Add partitions to decide about."""
+        """Queue partitions for a decision."""
         if self.is_active:
             due = self._due
             for broker in delta.brokers:
                 due.update(dict.fromkeys(image.held.get(broker, ())))
             due.update(dict.fromkeys(delta.partitions))
-            if delta.configs:  # they may allow unclean elections now; so may settings of topics
+            if delta.configs:  # unclean elections may be allowed now, as by settings of topics
                 due.update(
                     dict.fromkeys([key for key, each in image.partitions.items() if needs_election(image, each)])
                 )
@@ -110,7 +110,7 @@ class Controller:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Be the controller whenever there is no other, until cancelled."""
+        """Act as the controller whenever there is no other, until cancelled."""
         was_active = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._rebalance)
@@ -147,13 +147,13 @@ class Controller:
             return
 
     async def resign(self) -> None:
-        """Let another broker be the controller. This one does not become it again while it drains."""
+        """Hand control to another broker. This one does not become the controller again while it drains."""
         await self._node.attempt(resign_control(self._node.image, self._node.me))
 
     # -- elections -----------------------------------------------------------------------------------------------------
 
     async def _decide(self, nursery: trio.Nursery) -> None:
-        """Decide about all partitions that are due, and commit the changes."""
+        """Decide on all partitions that are due, and commit the changes."""
         while (self._due or self._due_topics) and self.is_active:
             due = self._due_keys()
             self._due, self._due_topics = {}, {}
@@ -202,7 +202,7 @@ class Controller:
         return changes
 
     async def _commit(self, batch: Sequence[Change]) -> None:
-        """Commit changes together. Outdated ones are due again; the rest is retried in halves."""
+        """Commit changes together. If that fails, outdated ones are queued again and the rest is retried in halves."""
         async with self._slots:
             current = [change for change in batch if is_current(self._node.image, change)]
             if len(current) < len(batch):
@@ -222,7 +222,7 @@ class Controller:
         self._wanted.set()
 
     async def _attempt(self, batch: Sequence[Change]) -> bool | None:
-        """Commit changes; with an unknown outcome, or without a store, pause before the next attempt."""
+        """Commit changes; pause if the outcome is unknown or the store is unavailable."""
         image = self._node.image
         before = [(image.partitions[change.key].leader_epoch, _is_clean(image, change)) for change in batch]
         outcome = None
@@ -257,7 +257,7 @@ class Controller:
             )
 
     async def _elect_longest(self, key: TopicIdPartition) -> None:
-        """Let the longest log lead, once all members of ISR and ELR are back."""
+        """Elect the replica with the longest log, once all members of ISR and ELR are back."""
         while self.is_active:
             image = self._node.image
             state = image.partitions.get(key)
@@ -276,7 +276,7 @@ class Controller:
         self._due[key] = None
         self._wanted.set()
 
-    # -- now and then --------------------------------------------------------------------------------------------------
+    # -- periodically --------------------------------------------------------------------------------------------------
 
     async def _rebalance(self) -> None:
         interval_s = self._rebalancing.interval_s
@@ -286,7 +286,7 @@ class Controller:
                 await self.rebalance()
 
     async def rebalance(self) -> None:
-        """Let preferred replicas lead again, for brokers of whose partitions others lead too many."""
+        """Return leadership to brokers when others lead too many of their preferred partitions."""
         image = self._node.image
         for broker in list(image.brokers):
             preferred = [key for key in image.held.get(broker, ()) if image.partitions[key].replicas[0] == broker]

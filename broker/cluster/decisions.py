@@ -1,4 +1,4 @@
-"""What rules decide: a transaction, or a refusal."""
+"""The result of a rule: a transaction, or a refusal."""
 
 from typing import NamedTuple, TypeAlias
 

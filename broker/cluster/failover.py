@@ -3,13 +3,13 @@
     a connection to a broker is lost -> nothing listens there -> its registration is ended -> the controller elects
     a request is not answered -> a probe is not answered, nor is its lease renewed -> the same
 
-Clients lose their connections at the same moment, and ask who leads. An answer that still names the dead broker costs
-them a pause, in librdkafka up to a second. So requests for leaders wait for `settled`, which takes a few milliseconds.
-Then partitions of the dead broker have no leader, and clients ask again soon.
+Clients lose their connections at the same moment, and request the new leaders. A response that still names the dead
+broker costs them a pause, in librdkafka up to a second. So requests for leaders wait for `settled`, which takes a few
+milliseconds. Then partitions of the dead broker have no leader, and clients soon repeat the request.
 
 A broker that hangs, frozen or with a stuck event loop, keeps its connections. It is replaced if two independent
 signs agree for SILENCE_S: it does not answer this broker, and does not renew its lease. One that only this broker
-cannot reach renews its lease. A wrong guess costs an election, and no records: a registration is a hint.
+cannot reach renews its lease. A wrong guess costs an election but no records: a registration is only a hint.
 """
 
 import logging
@@ -29,17 +29,17 @@ from warmlog.protocol.kafka.peer import PeerProtocol
 from warmlog.protocol.kafka.peer_apis import API_VERSIONS
 from warmlog.protocol.version import VERSION
 
-SUSPECT_PAUSE_S = 0.2  # between two suspicions of the same broker
+SUSPECT_PAUSE_S = 0.2  # minimum interval between two checks of the same broker
 RECHECK_S = 0.02  # a process that dies may lose its connections before its ports
 CONNECT_WAIT_S = 0.1  # how long requests wait for attempts to connect: a refusal is quick
 STORE_WAIT_S = 0.5  # how long requests wait for the end of a registration
-SILENT_WAIT_S = 1.5  # how long requests wait for a verdict about a broker that is silent
-# A broker that works may be silent for a second: a full collection of garbage, a busy machine. Its lease is hardly ever
-# older than `node.RENEW_S`.
+SILENT_WAIT_S = 1.5  # how long requests wait until it is known whether a silent broker lives
+# A working broker may be silent for a second: a full garbage collection, a busy machine. Its lease is hardly ever older
+# than `node.RENEW_S`.
 SILENCE_S = 2.0
-PROBE_S = 1.0  # how long a probe is not answered, at least
+PROBE_S = 1.0  # minimum time without an answer to a probe
 LEASE_POLL_S = 0.1
-VERDICT_S = 4.0  # after that the broker counts as alive
+VERDICT_S = 4.0  # then the broker counts as alive
 CONNECT_TIMEOUT_S = 1.0
 _GREETING = ApiVersionsRequest(software_name="warmlog", software_version=VERSION)
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """The broker that detects others that have died: `ClusterNode`."""
+    """The broker that detects the death of others: `ClusterNode`."""
 
     id: int
     image: ClusterImage
@@ -69,12 +69,12 @@ class Failover:
     def __init__(self, node: Observer) -> None:
         self._node = node
         self._suspected: set[int] = set()  # brokers that are being checked
-        self._unreachable: set[int] = set()  # brokers that renew their leases, and do not answer here
-        self._wait_until: dict[int, float] = {}  # by suspected broker, while it is in question: on trio's clock
+        self._unreachable: set[int] = set()  # brokers that renew their leases but do not answer this one
+        self._wait_until: dict[int, float] = {}  # by suspected broker, until the check ends: on trio's clock
         self._verdict = trio.Event()  # about one of them
 
     def suspect(self, broker: int, *, is_silent: bool = False) -> None:
-        """Find out whether a broker still runs, and end the registration of one that certainly does not.
+        """Check whether a broker still runs, and end its registration if it certainly does not.
 
         `is_silent`: a connection to it is open, and a request is not answered. Otherwise a connection was lost.
         """
@@ -87,7 +87,7 @@ class Failover:
         self._node.spawn(partial(self._check, broker, is_silent=is_silent))
 
     async def settled(self) -> None:
-        """Return when it is known whether each suspected broker lives, or when finding out takes too long."""
+        """Return when each suspected broker is known to live or to be dead, or when the checks take too long."""
         limit = trio.current_time() + SILENT_WAIT_S
         while (now := trio.current_time()) < limit:
             until = max(self._wait_until.values(), default=now)
@@ -110,7 +110,7 @@ class Failover:
             self._suspected.discard(broker)
 
     async def _why_dead(self, registration: Registration, *, is_silent: bool) -> str:
-        """Return the evidence that a broker is dead or hangs, or an empty text."""
+        """Return why a broker counts as dead, or an empty text if it does not."""
         if is_silent:
             has_answered, renews = await self._probe(registration)
             if not has_answered and renews is False:
@@ -119,7 +119,7 @@ class Failover:
                 self._unreachable.add(registration.broker)
                 return ""
         self._unreachable.discard(registration.broker)
-        return "does not listen any more" if await _is_dead(registration.endpoints) else ""
+        return "no longer listens" if await _is_dead(registration.endpoints) else ""
 
     async def _probe(self, registration: Registration) -> tuple[bool, bool | None]:
         """Return whether a broker answers, and whether it renews its lease; the latter only if it does not answer."""
@@ -142,7 +142,7 @@ class Failover:
         return has_answered, renews
 
     async def renews_lease(self, registration: Registration, began_at: float) -> bool | None:
-        """Return whether a broker has renewed its lease since then; False after SILENCE_S without, None if unknown."""
+        """Wait for a broker to renew its lease; return False after SILENCE_S without a renewal, None if unknown."""
         try:
             while (unrenewed_s := await self._node.unrenewed_s(registration)) < SILENCE_S:
                 if unrenewed_s + ROUNDING_S < trio.current_time() - began_at:
@@ -154,7 +154,7 @@ class Failover:
         return False
 
     async def _end(self, registration: Registration, why: str) -> None:
-        """End a registration, unless the broker has registered again meanwhile."""
+        """End a registration, unless the broker has registered again since."""
         node, broker = self._node, registration.broker
         known = node.image.brokers.get(broker)
         if known is not None and known.epoch == registration.epoch:
@@ -190,7 +190,7 @@ async def _until_answer(endpoints: Sequence[Endpoint], listener: str) -> None:
 
 
 async def listens(endpoints: Sequence[Endpoint]) -> bool:
-    """Return False only if every address refuses connections: its machine answers, and nothing listens there."""
+    """Return False only if every address refuses connections: the machine answers, but nothing listens there."""
     for endpoint in endpoints:
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
@@ -207,7 +207,7 @@ async def listens(endpoints: Sequence[Endpoint]) -> bool:
 
 
 async def until_answer(endpoint: Endpoint) -> None:
-    """Ask a Kafka listener for the versions that it knows, and return when it says anything, or ends the connection.
+    """Send ApiVersions to a Kafka listener; return when it sends anything or ends the connection.
 
     A process that was stopped, or whose event loop is held up, accepts connections and is silent. Raises OSError if
     there is no connection.

@@ -30,10 +30,10 @@ class ScannedDirectory(NamedTuple):
 def history_of(
     known: Registration | None, epoch: int, directories: Sequence[ScannedDirectory], missing: Mapping[UUID, str]
 ) -> tuple[int, Sequence[str]]:
-    """Return the first epoch of the history that the data continues; or NO_EPOCH, and why it does not continue it.
+    """Return the first epoch of the history that the data continues, or NO_EPOCH and the reason why it continues none.
 
-    `known`: the broker's latest registration in the store; `epoch`: the one that the first directory remembers.
-    `missing`: what happened to directories of the last run that are not here, as far as is known.
+    `known`: the broker's latest registration in the store; `epoch`: the one recorded in the first directory.
+    `missing`: what is known of directories of the last run that are not here.
     """
     if known is None:
         is_new = epoch == NO_EPOCH

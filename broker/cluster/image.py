@@ -1,7 +1,8 @@
-"""A broker's image of the cluster: everything in the store, as of a revision.
+"""A broker's image of the cluster: the contents of the store as of a revision.
 
-It is built from a `Range` and follows the `Changes` of a watch; a change costs what it changes. Belongs to the event
-loop. Rules read it and decide; what they write comes back as changes, also to the broker that wrote it.
+It is built from a `Range` and follows the `Changes` of a watch; applying a change takes time in proportion to it.
+Belongs to the event loop. Rules read it and decide; what they write comes back as changes, also to the broker that
+wrote it.
 """
 
 import logging
@@ -43,9 +44,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ImageDelta:
-    """What a step has changed: brokers (registered, fenced, draining or unregistered), topics, partitions, settings.
+    """The changes of one step: brokers (registered, fenced, draining or unregistered), topics, partitions, settings.
 
-    `topics` has, by name, the id that the name had before, or None; `deleted_topics` also those that were created in
+    `topics` maps each name to its previous topic id, or None; `deleted_topics` also has topics that were created in
     this step. `configs` are keys of `ClusterImage.configs`. `is_complete`: whether no step in between was missed.
     """
 
@@ -65,8 +66,8 @@ class ClusterImage:
 
     def __init__(self, contents: Range) -> None:
         self.revision = contents.revision
-        self.brokers: dict[int, Registration] = {}  # those that are alive
-        self.known: dict[int, Registration] = {}  # those as well that are not, until they are unregistered
+        self.brokers: dict[int, Registration] = {}  # brokers that are alive
+        self.known: dict[int, Registration] = {}  # also those that are not alive, until they are unregistered
         self.draining: set[int] = set()
         self.controller: ActiveController | None = None
         self.mirror_keeper: ActiveController | None = None
@@ -74,7 +75,7 @@ class ClusterImage:
         self.names: dict[UUID, str] = {}  # of topics, by id
         self.partitions: dict[TopicIdPartition, PartitionState] = {}
         self.counts = Counter[UUID]()  # of the partitions of each topic
-        self.held: dict[int, set[TopicIdPartition]] = {}  # the partitions of which a broker has a replica
+        self.held: dict[int, set[TopicIdPartition]] = {}  # by broker, the partitions of which it has a replica
         self.configs: dict[str, Configs] = {}  # by broker id as text, BROKER_DEFAULTS (of all), or KIND:NAME
         self.features = Features()
         self.producer_ids = ProducerIds()
@@ -92,13 +93,13 @@ class ClusterImage:
 
     @classmethod
     def of_broker(cls, contents: Range, broker: int) -> Self:
-        """Return the image of a store that only one broker uses: it is registered, and the controller, for good."""
+        """Return the image of a broker by itself: it is registered and the controller, permanently."""
         image = cls(contents)
         image.brokers[broker] = image.known[broker] = Registration(broker=broker, since=0, epoch=0)
         image.controller = ActiveController(broker=broker, epoch=0)
         return image
 
-    # -- looking up --
+    # -- queries --
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +115,7 @@ class ClusterImage:
         return is_good(member, self.brokers.get(member.broker))
 
     def may_join(self, member: Member) -> bool:
-        """Return whether this is the current epoch of a broker that is not about to stop."""
+        """Return whether a broker may join an ISR with this epoch: it is current, and the broker is not draining."""
         registration = self.brokers.get(member.broker)
         return registration is not None and registration.epoch == member.epoch and member.broker not in self.draining
 
@@ -123,7 +124,7 @@ class ClusterImage:
         return broker in self.brokers and broker not in self.draining
 
     def is_known(self, broker: int) -> bool:
-        """Return whether a broker is alive, or may come back. One of an older version is known while it is alive."""
+        """Return whether a broker is alive or may come back. One of an older version is known only while alive."""
         return broker in self.known or broker in self.brokers
 
     def current(self, broker: int) -> Member | None:
@@ -132,7 +133,7 @@ class ClusterImage:
         return None if registration is None else Member(broker, registration.epoch)
 
     def is_latest(self, member: Member) -> bool:
-        """Return whether this is the latest epoch of a broker, whose lease may have ended since."""
+        """Return whether this is the latest epoch of a broker, even if its lease has ended since."""
         registration = self.known.get(member.broker) or self.brokers.get(member.broker)
         return registration is not None and registration.epoch == member.epoch
 
@@ -160,12 +161,12 @@ class ClusterImage:
         return delta
 
     def without(self, broker: int) -> ImageDelta:
-        """Forget the registration of a broker, which has ended for certain; return what has changed."""
+        """Remove a broker's registration, which has certainly ended; return what has changed."""
         self.brokers.pop(broker, None)
         return ImageDelta(brokers={broker})
 
     def replace(self, contents: Range) -> ImageDelta:
-        """Advance to a later revision from everything that there is then: the changes in between are lost.
+        """Replace the contents by those of a later revision; the changes in between are unknown.
 
         Raises StoreMismatchError for a store that has been restored from an older state.
         """
@@ -249,7 +250,7 @@ class ClusterImage:
     def _take_configs(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
         kind, _, name = rest.partition("/")
         if kind != "broker" and not name:
-            return  # of a later version
+            return  # written by a later version
         scope = name if kind == "broker" else f"{kind}:{name}"
         delta.configs.add(scope)
         if value is None:
@@ -282,7 +283,7 @@ class ClusterImage:
         old = self.credentials.pop((user, mechanism), None)
         if old is not None:
             shapes[old.shape] -= 1
-            shapes += Counter()  # without zeros
+            shapes += Counter()  # counters that are zero are removed
         if value is not None:
             new = self.credentials[user, mechanism] = _decode(value, ScramCredential)
             shapes[new.shape] += 1
@@ -314,7 +315,7 @@ class ClusterImage:
             self.gone.pop(topic, None)
 
 
-_decode_topic = msgspec.json.Decoder(TopicState).decode  # of these there are thousands
+_decode_topic = msgspec.json.Decoder(TopicState).decode  # there are thousands of partitions
 _decode_partition = msgspec.json.Decoder(PartitionState).decode
 _decode_acl = msgspec.json.Decoder(StoredAcl).decode
 _TAKES: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""The keys of the store, and how its values are written; `values` lists both."""
+"""The keys of the store, and the encoding of its values; `values` lists both."""
 
 from uuid import UUID, uuid5
 
@@ -23,17 +23,17 @@ def broker_key(broker: int) -> str:
 
 
 def known_key(broker: int) -> str:
-    """Return the key of a broker's latest registration, which outlives its lease."""
+    """Return the key of a broker's latest registration, which remains when its lease ends."""
     return f"known/{broker}"
 
 
 def draining_key(broker: int) -> str:
-    """Return the key that says that a broker is about to stop."""
+    """Return the key that marks a broker as about to stop."""
     return f"draining/{broker}"
 
 
 def attempts_key(broker: int) -> str:
-    """Return the key that ends a broker's earlier attempts to commit when it is written."""
+    """Return the key whose writing ends a broker's earlier attempts to commit."""
     return f"attempts/{broker}"
 
 
@@ -48,7 +48,7 @@ def partition_key(key: TopicIdPartition) -> str:
 
 
 def gone_key(topic: UUID, broker: int) -> str:
-    """Return the key that says that a broker has data of a deleted topic."""
+    """Return the key that marks a broker as having data of a deleted topic."""
     return f"gone/{topic.hex}/{broker}"
 
 
@@ -61,7 +61,7 @@ def configs_key(scope: str = BROKER_DEFAULTS) -> str:
 
 
 def acl_id(acl: Acl) -> UUID:
-    """Return the id of an ACL: the same for equal ones, so that brokers that create one at once write one key."""
+    """Return the id of an ACL; equal ACLs have equal ids, so brokers that create one concurrently write one key."""
     return uuid5(
         _ACLS, "\0".join(map(str, (*map(int, (acl[0], acl[2], acl[5], acl[6])), acl.name, acl.principal, acl.host)))
     )
@@ -88,7 +88,7 @@ def token_key(token_id: str) -> str:
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """Encode a value of the store. What its key's revision says, and what is as by default, is left out."""
+    """Encode a value of the store, without fields that have their default or follow from the key's revision."""
     if getattr(value, "revision", 0):
         value = msgspec.structs.replace(value, revision=0)
     return msgspec.json.encode(value)

@@ -1,12 +1,12 @@
-"""The part of one broker in the cluster: its registration, its image of the store, and what it commits.
+"""A broker's membership in the cluster: its registration, its image of the store, and its commits.
 
     load     read the store
     run      register -> keep the lease | follow the changes | be the controller if no other broker is
     drain    let others lead, before the broker stops; `leave` afterwards
 
-While the store is unavailable everything that needs no decision continues: the image stays, and calls of `commit` wait.
-A lease is a hint that a broker lives, never a proof that it does not: a broker that loses it registers again, and
-serves meanwhile.
+While the store is unavailable, everything that needs no decision continues: the image stays, and calls of `commit`
+wait. A lease shows that a broker lives; its end does not prove that the broker is dead. A broker that loses its lease
+registers again, and serves in the meantime.
 """
 
 import logging
@@ -38,16 +38,16 @@ from warmlog.broker.metadata.errors import CannotJoinError
 from warmlog.broker.metadata.topic import RefusedError
 from warmlog.protocol.backoff import delays_s
 
-CHECKS_PER_LEASE = 4  # how often a lease is renewed during its time, at least
-RENEW_S = 0.75  # between two renewals, at most: others take one that comes late for a sign (`failover`)
-RENEW_AGAIN_S = 0.2  # after one that failed
-LEASES_UNTIL_REFUSED = 1.5  # how long a registration of other directories may outlive its broker
+CHECKS_PER_LEASE = 4  # minimum number of renewals during the time of a lease
+RENEW_S = 0.75  # longest interval between renewals: others take a late one as a sign of death (`failover`)
+RENEW_AGAIN_S = 0.2  # after a failed renewal
+LEASES_UNTIL_REFUSED = 1.5  # how long to wait for a registration with other directories to end
 
 logger = logging.getLogger(__name__)
 
 
 class UsedIdError(CannotJoinError):
-    """Another broker of the cluster has this node.id. `str()` is one line for users."""
+    """Another broker of the cluster uses this node.id. `str()` is one line for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatistics:
-    """A node's state, for metrics. `missing_revisions`: by how much its image is behind, as far as is known."""
+    """A node's state, for metrics. `missing_revisions`: how far its image is known to be behind the store."""
 
     is_registered: bool
     epoch: int
@@ -74,7 +74,7 @@ class NodeStatistics:
 
 
 class ClusterNode(StoreNode):
-    """A broker's part in a cluster. Belongs to the event loop."""
+    """A broker's membership in a cluster. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class ClusterNode(StoreNode):
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration
         self.lease = NO_LEASE
-        self._ended_epoch = NO_EPOCH  # of a registration that others have shown to be over
+        self._ended_epoch = NO_EPOCH  # of a registration known from others to have ended
         self.peer_listener = peer_listener
         self._clock = clock
         self._last_contact = clock()  # with the store
@@ -99,7 +99,7 @@ class ClusterNode(StoreNode):
         self._known_revision = 0  # of the store
         self._lease_s = lease_s
         self._registered = trio.Event()
-        self._lost = trio.Event()  # the registration has to be renewed
+        self._lost = trio.Event()  # set when the broker has to register again
         self._nursery: trio.Nursery | None = None
         self.failover = Failover(self)
 
@@ -110,28 +110,28 @@ class ClusterNode(StoreNode):
 
     @property
     def is_registered(self) -> bool:
-        """Whether the cluster knows that this broker is alive, as far as is known here."""
+        """Whether this broker is registered as alive, according to its image."""
         registration = self.image.brokers.get(self.id)
         return registration is not None and registration.epoch == self.epoch
 
     @property
     def is_fenced(self) -> bool:
-        """Whether it has learned from others that it is not registered any more, and has not registered again."""
+        """Whether other brokers have shown that the registration ended, and the broker has not registered again."""
         return self._ended_epoch != NO_EPOCH and self.latest_epoch <= self._ended_epoch
 
     @property
     def latest_epoch(self) -> int:
-        """Return the epoch of the latest registration, which may be in the image before its answer has arrived."""
+        """Return the epoch of the latest registration; the image may have it before the store's answer arrives."""
         registration = self.image.brokers.get(self.id)
         return self.epoch if registration is None else max(self.epoch, registration.epoch)
 
     @property
     def silence_s(self) -> float:
-        """Return for how long the store has not answered."""
+        """Return the time since the store last answered."""
         return trio.current_time() - self._heard_at
 
     async def settled(self) -> None:
-        """Return when no broker is suspected of having died, or when finding out takes too long."""
+        """Return when no broker is suspected of having died, or when the checks take too long."""
         await self.failover.settled()
 
     def statistics(self) -> NodeStatistics:
@@ -168,7 +168,7 @@ class ClusterNode(StoreNode):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Register, and be a part of the cluster until cancelled; started when the registration is visible.
+        """Register, and remain a member until cancelled; started when the registration is visible.
 
         `since`: the first epoch of the history that the data continues, NO_EPOCH after an unclean stop. Raises
         UsedIdError, StoreMismatchError, and StoreRefusedError before it is registered.
@@ -186,7 +186,7 @@ class ClusterNode(StoreNode):
                 self._nursery = None
 
     def _fail_startup(self, error: StoreUnavailableError) -> None:
-        """Raise a refusal during startup, so that the user learns what to correct. A running broker tries again."""
+        """Raise a refusal during startup, for the user to correct; a running broker retries."""
         if isinstance(error, StoreRefusedError) and not self._registered.is_set():
             raise error
 
@@ -211,21 +211,21 @@ class ClusterNode(StoreNode):
                 await trio.sleep(next(delays))
 
     def _heard_of(self, revision: int = 0) -> None:
-        """Note that the store has answered, and its revision."""
+        """Record that the store has answered, and its revision."""
         self._last_contact = self._clock()
         self._heard_at = trio.current_time()
         self._known_revision = max(self._known_revision, revision)
 
     def _take(self, delta: ImageDelta) -> None:
-        """Report that the image has advanced."""
+        """Notify listeners that the image has advanced."""
         if self.id in delta.brokers and self.image.revision >= self.epoch and not self.is_registered:
             self._lost.set()
         super()._take(delta)
 
     def fence(self) -> None:
-        """Stop leading: other brokers have proved that the cluster continues without this broker.
+        """Stop leading, because other brokers have proved that the cluster continues without this one.
 
-        It registers again once it reaches the store.
+        This broker registers again once it can reach the store.
         """
         self._ended_epoch = self.latest_epoch
         self._take(self.image.without(self.id))
@@ -273,9 +273,9 @@ class ClusterNode(StoreNode):
             raise UsedIdError(reason)
 
     async def _rival(self, registered: Registration, wanted: Registration) -> str | None:
-        """Return why the broker registered under this id is another one, or None if it is this one, or an earlier run.
+        """Return why the broker registered under this id is another one; None if it is an earlier run of this broker.
 
-        Directory ids do not tell them apart if a data directory was copied. Then the other one listens, elsewhere.
+        Directory ids do not distinguish the two if a data directory was copied; then the other one listens elsewhere.
         """
         decision = register(self.image, wanted, NO_LEASE)
         if isinstance(decision, Refusal):
@@ -310,7 +310,7 @@ class ClusterNode(StoreNode):
             self.since = outcome.revision
         logger.info("broker %d is registered with epoch %d", self.id, self.epoch)
         await self.reached(outcome.revision)
-        self._lost = trio.Event()  # what was lost before, or seemed to be before the answer came
+        self._lost = trio.Event()  # drops what was, or seemed, lost before this registration
         if not self.is_registered:
             self._lost.set()
         self._registered.set()
@@ -332,7 +332,7 @@ class ClusterNode(StoreNode):
         logger.warning("broker %d lost its registration; registering again", self.id)
 
     async def unrenewed_s(self, registration: Registration) -> float:
-        """Return for how long a broker has not renewed its lease, rounded down (ROUNDING_S). Raises StoreError."""
+        """Return the time since a broker renewed its lease, up to ROUNDING_S too short. Raises StoreError."""
         return await self._store.unrenewed_s(registration.lease)
 
     async def leave(self) -> None:
@@ -345,15 +345,15 @@ class ClusterNode(StoreNode):
         except StoreError as error:
             logger.info("broker %d: cannot revoke its lease, which will expire: %s", self.id, error)
 
-    # -- others and the end --------------------------------------------------------------------------------------------
+    # -- other tasks, and the end --------------------------------------------------------------------------------------
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a task beside those of the node. Does nothing unless the node runs."""
+        """Run a task in the node's nursery. Does nothing unless the node runs."""
         if self._nursery is not None:
             self._nursery.start_soon(_guarded, run)
 
     async def drain(self, limit_s: float) -> None:
-        """Let other brokers lead what this one leads, as far as they can within a time."""
+        """Hand this broker's leaderships to other brokers, for at most this time."""
         delays = delays_s(self.random)
         with trio.move_on_after(limit_s):
             while self.id not in self.image.draining or self.leads_any():
@@ -370,7 +370,7 @@ class ClusterNode(StoreNode):
             return False
 
     def leads_any(self) -> bool:
-        """Whether this broker leads a partition that another one could lead."""
+        """Whether this broker leads a partition that another broker could lead."""
         image = self.image
         return any(
             state.leader_id == self.id and any(image.is_good(m) and m.broker not in image.draining for m in state.isr)

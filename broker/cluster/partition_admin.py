@@ -16,18 +16,18 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import PartitionState
 from warmlog.protocol.partitions import TopicIdPartition
 
-PARTITIONS_PER_CHANGE = 50  # decided in one step: a millisecond or two
+PARTITIONS_PER_CHANGE = 50  # partitions decided in one step, which takes 1 to 2 ms
 
-Refused = Mapping[TopicIdPartition, str]  # why partitions cannot be changed
+Refused = Mapping[TopicIdPartition, str]  # reasons why partitions cannot be changed
 
 
 def reassignments(image: ClusterImage) -> dict[TopicIdPartition, PartitionState]:
-    """Return the partitions that are being moved (ListPartitionReassignments)."""
+    """Return the reassignments in progress (ListPartitionReassignments)."""
     return {key: state for key, state in image.partitions.items() if state.adding or state.removing}
 
 
 async def elect_leaders(node: StoreNode, keys: Iterable[TopicIdPartition], *, is_unclean: bool) -> Refused:
-    """Elect the preferred replica of each partition, or (unclean) any that lives; return refusals (ElectLeaders)."""
+    """Elect each partition's preferred replica, or (unclean) any live one; return the refusals (ElectLeaders)."""
 
     def decide(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
         return elect(image, key, is_unclean=True) if is_unclean else elect_preferred(image, key)
@@ -36,7 +36,7 @@ async def elect_leaders(node: StoreNode, keys: Iterable[TopicIdPartition], *, is
 
 
 async def reassign_partitions(node: StoreNode, targets: Mapping[TopicIdPartition, Sequence[int] | None]) -> Refused:
-    """Begin to move partitions, or (None) cancel that; return the refusals."""
+    """Begin to move partitions, or (None) cancel a reassignment; return the refusals."""
     return await _change_partitions(node, targets, lambda image, key: reassign(image, key, targets[key]))
 
 
@@ -45,14 +45,14 @@ async def _change_partitions(
     keys: Iterable[TopicIdPartition],
     decide: Callable[[ClusterImage, TopicIdPartition], Change | Refusal],
 ) -> Refused:
-    """Change distinct partitions, some of them in each transaction; return why the others cannot be changed."""
+    """Change distinct partitions, in several transactions; return why some cannot be changed."""
     left, refused = deque(keys), dict[TopicIdPartition, str]()
     while left:
         piece = [left.popleft() for _ in range(min(len(left), PARTITIONS_PER_CHANGE))]
         changed, reasons = await _change_some(node, piece, decide)
         refused |= reasons
         left.extendleft([key for key in piece if key not in changed and key not in reasons])
-        await trio.lowlevel.checkpoint()  # nothing was committed if all of them are refused
+        await trio.lowlevel.checkpoint()  # if all of them are refused, nothing was committed
     return refused
 
 
@@ -61,9 +61,9 @@ async def _change_some(
     keys: Sequence[TopicIdPartition],
     decide: Callable[[ClusterImage, TopicIdPartition], Change | Refusal],
 ) -> tuple[set[TopicIdPartition], Refused]:
-    """Change partitions, as many as one transaction takes; return these, and why others cannot be changed.
+    """Change as many partitions as fit into one transaction; return them, and why others cannot be changed.
 
-    If the answer to a transaction is lost, the next attempt finds them as they were to be: they are changed.
+    If the answer to a transaction is lost, the next attempt sees the intended states and counts them as changed.
     """
     changed, refused = set[TopicIdPartition](), dict[TopicIdPartition, str]()
     tried: dict[TopicIdPartition, PartitionState] = {}
@@ -93,5 +93,5 @@ async def _change_some(
 
 
 def _has_become(current: PartitionState | None, wanted: PartitionState | None) -> bool:
-    """Whether a partition is in a wanted state, whatever its revision."""
+    """Whether a partition is in the intended state, whatever its revision."""
     return current is not None and wanted is not None and replace(current, revision=wanted.revision) == wanted

@@ -1,6 +1,6 @@
-"""The file `warmlog-cluster.json` in the first data directory: what the next start of a broker compares.
+"""The file `warmlog-cluster.json` in the first data directory, which the next start of the broker validates.
 
-It has the store, and the epoch of the broker's latest registration.
+It has the identity of the store, and the epoch of the broker's latest registration.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The interface of the store of a cluster's metadata: etcd, or SQLite in a process (`local`), also for one broker.
+"""The interface of the store of metadata: etcd, or SQLite in a process (`local`), also for a broker by itself.
 
 Keys are texts relative to the cluster's prefix, values are bytes. Every committed transaction has a revision; revisions
 increase, and each key remembers the one that wrote it last (`mod_revision`). A transaction compares such revisions and
@@ -17,8 +17,8 @@ from warmlog.broker.metadata.errors import CannotJoinError
 
 ABSENT = 0  # the revision of a key that does not exist
 NO_LEASE = 0
-ROUNDING_S = 1.0  # etcd tells in whole seconds how long a lease lasts
-MAX_OPERATIONS = 128  # per transaction, compares and writes counted separately (etcd's --max-txn-ops)
+ROUNDING_S = 1.0  # etcd reports the time of a lease in whole seconds
+MAX_OPERATIONS = 128  # per transaction, for comparisons and for writes (etcd's --max-txn-ops)
 
 
 class StoreError(Exception):
@@ -26,7 +26,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer. A transaction may have been committed all the same."""
+    """The store did not answer. A transaction may nevertheless have been committed."""
 
 
 class InvalidTransactionError(StoreError):
@@ -34,18 +34,18 @@ class InvalidTransactionError(StoreError):
 
 
 class StoreRefusedError(StoreUnavailableError, CannotJoinError):
-    """A certificate, user, password or permission is not accepted, by the store or by this side.
+    """A certificate, user, password or permission is rejected, by the store or by this side.
 
-    Another attempt succeeds only after that has been corrected.
+    Attempts fail until an administrator has corrected it.
     """
 
 
 class StoreMismatchError(StoreError, CannotJoinError):
-    """The store is not the one used so far: another cluster's, or one that was restored from an older state."""
+    """The store is not the one used so far: it is another cluster's, or was restored from an older state."""
 
 
 class CompactedError(StoreError):
-    """The changes after a revision are not kept any more: read everything again."""
+    """The changes after a revision are no longer kept: read everything again."""
 
 
 class LeaseExpiredError(StoreError):
@@ -77,7 +77,7 @@ class Compare(NamedTuple):
 
 
 class Put(Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Write a value. It is deleted when the lease ends."""
+    """Write a value, which is deleted when the lease ends."""
 
     key: str
     value: bytes
@@ -117,14 +117,14 @@ Event: TypeAlias = KeyValue | Deleted
 
 
 class Changes(NamedTuple):
-    """What whole transactions have changed, in order, up to a revision. Without events it only reports the revision."""
+    """Changes of whole transactions, in order, up to a revision. Without events, it only reports the revision."""
 
     revision: int
     events: tuple[Event, ...]
 
 
 class KnownStore(NamedTuple):
-    """The store that a broker uses, and its highest revision seen. Kept across restarts, it reveals another store."""
+    """The identity of a broker's store, and the highest revision seen; kept over restarts to detect another store."""
 
     cluster_id: int  # etcd's
     identity: str
@@ -132,13 +132,13 @@ class KnownStore(NamedTuple):
 
 
 class Store(Protocol):
-    """A cluster's part of the store. Calls may run concurrently; cancelling one leaves its outcome unknown.
+    """A cluster's keys in a store. Calls may run concurrently; cancelling one leaves its outcome unknown.
 
     Every call raises StoreUnavailableError, and StoreMismatchError.
     """
 
     async def range(self, prefix: str = "") -> Range:
-        """Return all keys that begin with a prefix, no older than any transaction that was answered before."""
+        """Return all keys that begin with a prefix, including every transaction answered before the call."""
 
     async def commit(self, transaction: StoreTransaction) -> Outcome:
         """Commit a transaction if its comparisons hold. Raises LeaseExpiredError if a lease of it has ended."""
@@ -147,7 +147,7 @@ class Store(Protocol):
         """Iterate over all changes after a revision, in order. The iterator raises CompactedError."""
 
     async def grant(self, ttl_s: float) -> int:
-        """Create a lease, which ends after this time unless it is kept alive. etcd rounds up to seconds."""
+        """Create a lease that ends after this time unless it is kept alive. etcd rounds up to seconds."""
 
     async def keep_alive(self, lease: int) -> float:
         """Renew a lease, and return how many seconds it lasts. Raises LeaseExpiredError."""

@@ -1,4 +1,4 @@
-"""Measure the calls of a store that other processes serve."""
+"""Metrics of calls to a store in another process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from warmlog.broker.metrics.registry import Metrics
 
 @contextmanager
 def measured(metrics: Metrics, call: str) -> Iterator[None]:
-    """Observe how long a call takes, or count its failure."""
+    """Record the duration of a call, or count its failure."""
     errors = metrics.cluster_store_errors.labels(call)  # exported as 0 from the first call on
     began_at = perf_counter()
     try:

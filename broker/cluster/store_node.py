@@ -2,11 +2,11 @@
 
 `node.ClusterNode` is that of a broker in a cluster, `local.lone_node.LoneNode` that of a broker by itself.
 
-**An attempt to commit takes effect once at most, and not after its successor.** One without an answer may still be
-under way, for as long as an etcd process was frozen, and its comparisons could hold again: a topic that was created by
-the next attempt, and then deleted, would come back. So a transaction whose comparisons do not exclude that also
-compares the broker's attempts key, which is written before the next attempt. Nor is a topic created again if an earlier
-attempt has created it, and somebody else has deleted it since: an id means one topic.
+**An attempt to commit takes effect at most once, and never after its successor.** An attempt without an answer may
+still be in flight, for as long as an etcd process is frozen, and its comparisons could hold again: a topic that the
+next attempt created, and that was then deleted, would come back. So a transaction whose comparisons do not exclude that
+also compares the broker's attempts key, which is written before the next attempt. For the same reason a topic is not
+created again if an earlier attempt created it and another client has deleted it since: an id means one topic.
 """
 
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class StoreNode(ABC):
     """What a broker knows of its store, and commits to it. Belongs to the event loop."""
 
-    is_alone = False  # whether no other broker uses the store
+    is_alone = False  # whether this broker is the only user of the store
 
     def __init__(self, store: Store, node_id: int, image: ClusterImage, random: Random) -> None:
         self.id = node_id
@@ -46,9 +46,9 @@ class StoreNode(ABC):
         self.on_change: list[Watcher] = []
         self._store = store
         self._advanced = trio.Event()
-        self._ending = trio.Lock()  # of earlier attempts
+        self._ending = trio.Lock()  # held while earlier attempts are being ended
         self._deleted: set[UUID] = set()
-        self.missed = 0  # how often deletions may have been missed, or were forgotten
+        self.missed = 0  # number of times that deletions may have been missed or dropped
 
     @property
     @abstractmethod
@@ -58,21 +58,21 @@ class StoreNode(ABC):
     @property
     @abstractmethod
     def is_fenced(self) -> bool:
-        """Whether it has learned from others that it is not registered any more, and has not registered again."""
+        """Whether other brokers have shown that the registration ended, and the broker has not registered again."""
 
     @abstractmethod
     async def settled(self) -> None:
-        """Return when no broker is suspected of having died, or when finding out takes too long."""
+        """Return when no broker is suspected of having died, or when the checks take too long."""
 
     @abstractmethod
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a task beside those of the node. Does nothing unless the node runs."""
+        """Run a task in the node's nursery. Does nothing unless the node runs."""
 
     def _heard_of(self, revision: int) -> None:  # noqa: B027  # only a node of a cluster has to know
-        """Note that the store has answered, and its revision."""
+        """Record that the store has answered, and its revision."""
 
     def _take(self, delta: ImageDelta) -> None:
-        """Report that the image has advanced."""
+        """Notify listeners that the image has advanced."""
         self._deleted |= delta.deleted_topics
         if len(self._deleted) > MAX_DELETED or not delta.is_complete:
             self._deleted = set()
@@ -83,7 +83,7 @@ class StoreNode(ABC):
         self._advanced = trio.Event()
 
     def may_be_deleted(self, topic: UUID, missed: int) -> bool:
-        """Whether a topic that is not in the image may have been, since `missed` had this value."""
+        """Whether a topic that is not in the image may have existed since `missed` had this value."""
         return topic in self._deleted or self.missed != missed
 
     async def advanced(self) -> None:
@@ -96,9 +96,9 @@ class StoreNode(ABC):
             await self._advanced.wait()
 
     async def commit(self, make: Make) -> ClusterImage:
-        """Commit what `make` decides on the image, again on each newer image until it succeeds; return the outcome.
+        """Commit the transaction that `make` returns for the image, retrying on newer images; return the outcome.
 
-        `make` returns None if nothing is left to do. While the store is unavailable it waits: give it a deadline.
+        `make` returns None if nothing is left to do. Waits while the store is unavailable: set a deadline.
         Raises RefusedError, LeaseExpiredError.
         """
         delays = delays_s(self.random)
@@ -123,15 +123,15 @@ class StoreNode(ABC):
                 return self.image
 
     def _ended_by_the_next(self, decision: StoreTransaction) -> StoreTransaction:
-        """Return a transaction that cannot take effect after `_end_attempts`, if it could take effect twice."""
+        """Add a comparison to a transaction that could take effect twice; it then fails after `_end_attempts`."""
         written = {operation.key for operation in decision.operations}
         if any(each.key in written and each.mod_revision != ABSENT for each in decision.compares):
-            return decision  # once it has taken effect, that revision never returns
+            return decision  # it changes this revision, so it cannot take effect twice
         key = attempts_key(self.id)
         return decision._replace(compares=(*decision.compares, Compare(key, self.image.revision_of(key))))
 
     async def _end_attempts(self, known: int) -> None:
-        """Return when attempts that compare this revision of the attempts key are in the image, or have failed."""
+        """Wait until all attempts that compare this revision of the attempts key are in the image or have failed."""
         key = attempts_key(self.id)
         delays = delays_s(self.random)
         async with self._ending:
@@ -146,7 +146,7 @@ class StoreNode(ABC):
                     await self.reached(outcome.revision)
 
     async def propose(self, transaction: StoreTransaction) -> bool | None:
-        """Try to commit a transaction before the node follows the store; return whether it was, None if unknown."""
+        """Try to commit before the node follows the store; return whether it was committed, None if unknown."""
         try:
             return (await self._store.commit(transaction)).succeeded
         except StoreUnavailableError as error:

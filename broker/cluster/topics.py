@@ -1,8 +1,8 @@
 """Decide about registrations, topics, settings and counters. Pure, like `rules`, which decides about partition states.
 
 A topic with more partitions than fit into one transaction is created in several: it is `creating`, and invisible, until
-all of its partitions are there. It is deleted in several as well: `deleting` first. Whoever begins such a change
-continues it with `next_step`; if that broker is gone, the controller does.
+all of its partitions are there. It is deleted in several as well: it is marked `deleting` first. The broker that begins
+such a change continues it with `next_step`; if that broker is gone, the controller does.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -43,8 +43,8 @@ from warmlog.broker.cluster.values import (
 from warmlog.broker.metadata.topic import Mirror
 from warmlog.protocol.partitions import TopicIdPartition
 
-PARTITIONS_PER_STEP = 100  # created at once: with the topic, within the store's limit
-TOPICS_PER_STEP = 120  # changed at once on a broker by itself, within the same limit
+PARTITIONS_PER_STEP = 100  # created in one transaction with the topic, within the store's limit
+TOPICS_PER_STEP = 120  # changed in one transaction on a broker by itself, within the same limit
 
 Assignment = Sequence[Sequence[int]]  # the replicas of each partition, preferred leader first
 
@@ -67,7 +67,7 @@ def register(image: ClusterImage, registration: Registration, lease: int) -> Dec
 
 
 def end_registration(image: ClusterImage, broker: int) -> Decision:
-    """End the registration of a broker that does not answer any more. It stays known."""
+    """End the registration of a broker that no longer answers. It stays known."""
     key = broker_key(broker)
     if broker not in image.brokers:
         return Refusal(f"broker {broker} is not registered")
@@ -75,7 +75,7 @@ def end_registration(image: ClusterImage, broker: int) -> Decision:
 
 
 def unregister(image: ClusterImage, broker: int) -> Decision:
-    """Forget a broker that is gone for good: nothing is placed on it any more. Its replicas stay assigned."""
+    """Remove a broker that will not return: it gets no further replicas. Those it has stay assigned."""
     if broker in image.brokers:
         return Refusal(f"broker {broker} is running and cannot be unregistered")
     if broker not in image.known:
@@ -85,15 +85,15 @@ def unregister(image: ClusterImage, broker: int) -> Decision:
 
 
 def drain(image: ClusterImage, me: Member, lease: int) -> Decision:
-    """Announce that a broker is about to stop, so that others are elected in its place."""
+    """Announce that a broker is about to stop, so that other leaders are elected."""
     if not image.may_join(me):
-        return Refusal(f"broker {me.broker} is not registered, or draining already")
+        return Refusal(f"broker {me.broker} is not registered, or already draining")
     key = broker_key(me.broker)
     return StoreTransaction((Compare(key, image.revision_of(key)),), (Put(draining_key(me.broker), b"", lease),))
 
 
 def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
-    """Become the controller if there is none, or if it is gone."""
+    """Become the controller if there is none, or if its registration has ended."""
     controller = image.controller
     if controller is not None and image.current(controller.broker) == Member(controller.broker, controller.epoch):
         return Refusal(f"broker {controller.broker} is the controller")
@@ -105,7 +105,7 @@ def take_control(image: ClusterImage, me: Member, lease: int) -> Decision:
 
 
 def resign_control(image: ClusterImage, me: Member) -> Decision:
-    """Stop being the controller, so that another one takes over at once."""
+    """Stop being the controller, so that another broker takes over immediately."""
     controller = image.controller
     if controller is None or controller.broker != me.broker:
         return Refusal(f"broker {me.broker} is not the controller")
@@ -113,10 +113,10 @@ def resign_control(image: ClusterImage, me: Member) -> Decision:
 
 
 def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
-    """Become the broker that changes mirrored topics if there is none, or if it is gone."""
+    """Become the broker that changes mirrored topics, if there is none or its registration has ended."""
     keeper = image.mirror_keeper
     if keeper is not None and image.current(keeper.broker) == Member(keeper.broker, keeper.epoch):
-        return Refusal(f"broker {keeper.broker} keeps the mirrored topics")
+        return Refusal(f"broker {keeper.broker} manages the mirrored topics")
     key = broker_key(me.broker)
     compares = (Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)), Compare(key, image.revision_of(key)))
     return StoreTransaction(
@@ -125,10 +125,10 @@ def take_mirroring(image: ClusterImage, me: Member, lease: int) -> Decision:
 
 
 def resign_mirroring(image: ClusterImage, me: Member) -> Decision:
-    """Let another broker change mirrored topics, since this one cannot reach their source."""
+    """Leave mirrored topics to another broker, because this one cannot reach their source."""
     keeper = image.mirror_keeper
     if keeper is None or keeper.broker != me.broker:
-        return Refusal(f"broker {me.broker} does not keep the mirrored topics")
+        return Refusal(f"broker {me.broker} does not manage the mirrored topics")
     return StoreTransaction((Compare(MIRROR_KEY, image.revision_of(MIRROR_KEY)),), (Delete(MIRROR_KEY),))
 
 
@@ -136,7 +136,7 @@ def resign_mirroring(image: ClusterImage, me: Member) -> Decision:
 
 
 def create(image: ClusterImage, name: str, topic: TopicState, assignment: Assignment, creator: Member) -> Decision:
-    """Create a topic with its first partitions; it is live if these are all."""
+    """Create a topic with its first partitions; it is live if it has no further ones."""
     if name in image.topics:
         return Refusal(f"topic {name!r} already exists")
     begun = replace(topic, status=TopicStatus.CREATING, creator=creator)
@@ -147,7 +147,7 @@ def create(image: ClusterImage, name: str, topic: TopicState, assignment: Assign
 
 
 def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> Decision:
-    """Continue to create a topic, or grow one, by partitions that follow those that are there."""
+    """Continue to create or grow a topic: add the next partitions."""
     topic = image.topics.get(name)
     if topic is None or topic.status is TopicStatus.DELETING:
         return Refusal(f"no topic {name!r}")
@@ -162,9 +162,9 @@ def add_partitions(image: ClusterImage, name: str, assignment: Assignment) -> De
 
 
 def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, first: int) -> list[Operation]:
-    """Return the states of new partitions: all replicas that live are in sync, as none has any record.
+    """Return the states of new partitions: all live replicas are in sync, as none has any record.
 
-    If none lives any more, all have to come back before one leads, as after a power cut.
+    If none is alive, all have to come back before one leads, as after a power cut.
     """
     operations: list[Operation] = []
     for index, replicas in enumerate(assignment, first):
@@ -181,7 +181,7 @@ def _new_partitions(image: ClusterImage, topic: UUID, assignment: Assignment, fi
 
 
 def delete(image: ClusterImage, name: str) -> Decision:
-    """Delete a topic, or begin to. Brokers with data of it find a mark, which they remove with the data."""
+    """Delete a topic, or begin to. Each broker with data of it gets a mark, which it removes with the data."""
     topic = image.topics.get(name)
     if topic is None:
         return Refusal(f"no topic {name!r}")
@@ -197,7 +197,7 @@ def delete(image: ClusterImage, name: str) -> Decision:
 
 
 def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[TopicIdPartition], list[Operation]]:
-    """Return the partitions, from the last one on, that can be deleted in one transaction, and the operations."""
+    """Return the last partitions, as many as one transaction can delete, and its operations."""
     marked, deleted = set(image.gone.get(topic.id, ())), []
     operations: list[Operation] = []
     for index in reversed(range(image.counts[topic.id])):
@@ -212,15 +212,15 @@ def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[TopicIdPartit
 
 
 def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
-    """Note that a broker has no data of a deleted topic any more."""
+    """Record that a broker has no data of a deleted topic left."""
     if broker not in image.gone.get(topic, ()):
-        return Refusal("there is no mark")
+        return Refusal("this broker has no data of the topic")
     key = gone_key(topic, broker)
     return StoreTransaction((Compare(key, image.revision_of(key)),), (Delete(key),))
 
 
 def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
-    """Return whether only the controller is left to finish a creation, a deletion or a promotion."""
+    """Return whether the controller has to finish a creation, a deletion or a promotion."""
     if topic.status is TopicStatus.LIVE:
         return promoted_ends(image, topic) is not None
     if topic.status is TopicStatus.CREATING:
@@ -228,7 +228,7 @@ def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
     return topic.status is TopicStatus.DELETING
 
 
-# -- topics of a broker by itself: it makes and removes their partitions, of which the store has no states -------------
+# -- topics of a broker by itself, whose store has no states of partitions ---------------------------------------------
 
 
 def create_local(image: ClusterImage, created: Mapping[str, TopicState]) -> Decision:
@@ -249,7 +249,7 @@ def grow_local(image: ClusterImage, name: str, partitions: int) -> Decision:
 
 
 def begin_local_deletion(image: ClusterImage, names: Sequence[str]) -> Decision:
-    """Mark topics as being deleted: users do not see them any more, though there may be data of them."""
+    """Mark topics as being deleted: clients no longer see them, but their data still exists."""
     topics = {name: image.topics[name] for name in names if name in image.topics}
     puts = [Put(topic_key(name), encode(replace(each, status=TopicStatus.DELETING))) for name, each in topics.items()]
     return StoreTransaction(
@@ -258,7 +258,7 @@ def begin_local_deletion(image: ClusterImage, names: Sequence[str]) -> Decision:
 
 
 def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Container[str], broker: int) -> Decision:
-    """Delete the keys of topics whose data is gone; for each in `left`, note that `broker` still has some of it."""
+    """Delete the keys of deleted topics; for each in `left`, record that `broker` still has data of it."""
     topics = {name: image.topics[name] for name in names if name in image.topics}
     operations: list[Operation] = [Delete(topic_key(name)) for name in topics]
     operations += [Put(gone_key(each.id, broker), b"") for name, each in topics.items() if name in left]
@@ -270,7 +270,7 @@ def finish_local_deletion(image: ClusterImage, names: Sequence[str], left: Conta
 
 
 def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]) -> Decision:
-    """Replace the settings of a topic. A new `min.insync.replicas` changes nothing else: see `rules`."""
+    """Replace the settings of a topic. A new `min.insync.replicas` changes no partition's state: see `rules`."""
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")
@@ -278,7 +278,7 @@ def set_topic_configs(image: ClusterImage, name: str, configs: Mapping[str, str]
 
 
 def set_mirror(image: ClusterImage, name: str, mirror: Mirror) -> Decision:
-    """Replace what is stored of a mirrored topic's source."""
+    """Replace the stored source of a mirrored topic."""
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")
@@ -286,7 +286,7 @@ def set_mirror(image: ClusterImage, name: str, mirror: Mirror) -> Decision:
 
 
 def begin_promotion(image: ClusterImage, name: str) -> Decision:
-    """Ask the leaders of a mirrored topic's partitions to promote these; see `rules.promote`."""
+    """Have the leaders of a mirrored topic's partitions promote them; see `rules.promote`."""
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")
@@ -296,7 +296,7 @@ def begin_promotion(image: ClusterImage, name: str) -> Decision:
 
 
 def promoted_ends(image: ClusterImage, topic: TopicState) -> tuple[int, ...] | None:
-    """Return where all partitions of a topic were promoted; None unless only `finish_promotion` is left to do."""
+    """Return the offsets at which all partitions of a topic were promoted; None if one is not promoted yet."""
     if topic.mirror is None or not topic.mirror.is_promoting:
         return None
     ends: list[int] = []
@@ -309,7 +309,7 @@ def promoted_ends(image: ClusterImage, topic: TopicState) -> tuple[int, ...] | N
 
 
 def finish_promotion(image: ClusterImage, name: str) -> Decision:
-    """Note that all partitions of a topic are writable: it is no mirror any more."""
+    """Record that all partitions of a topic are writable: it is no longer a mirror."""
     topic = image.topics.get(name)
     ends = None if topic is None else promoted_ends(image, topic)
     if topic is None or topic.mirror is None or ends is None:
@@ -329,7 +329,7 @@ def set_configs(image: ClusterImage, scope: str, configs: Mapping[str, str]) -> 
 
 
 def set_features(image: ClusterImage, levels: Mapping[str, int]) -> Decision:
-    """Set the levels of features; those of others stay."""
+    """Set the levels of these features; other features keep theirs."""
     changed = Features(levels={**image.features.levels, **levels})
     return StoreTransaction(
         (Compare(FEATURES_KEY, image.revision_of(FEATURES_KEY)),), (Put(FEATURES_KEY, encode(changed)),)
@@ -337,7 +337,7 @@ def set_features(image: ClusterImage, levels: Mapping[str, int]) -> Decision:
 
 
 def take_producer_ids(image: ClusterImage, count: int, at_least: int) -> tuple[int, StoreTransaction]:
-    """Return the first of `count` new producer ids, and the transaction by which they are taken."""
+    """Return the first of `count` new producer ids, and the transaction that allocates them."""
     first = max(image.producer_ids.next_id, at_least)
     compare = Compare(PRODUCER_IDS_KEY, image.revision_of(PRODUCER_IDS_KEY))
     return first, StoreTransaction((compare,), (Put(PRODUCER_IDS_KEY, encode(ProducerIds(next_id=first + count))),))

@@ -1,4 +1,4 @@
-"""What the store of a cluster contains: registrations of brokers, topics, and the states of their partitions.
+"""The contents of a cluster's store: registrations of brokers, topics, and the states of their partitions.
 
 A broker's **registration** has an epoch, the revision of the transaction that wrote it, and `since`, the first epoch of
 an unbroken history of the broker's data: kept over a clean stop and a lost lease, new after an unclean start. An entry
@@ -57,7 +57,7 @@ def broker_client_id(broker: int) -> str:
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """An address at which clients or brokers reach a broker. `listener` is the name of one."""
+    """An address at which clients or brokers reach a broker, and the name of its listener."""
 
     listener: str
     host: str
@@ -65,7 +65,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A broker that is alive, or (`known/N`) was. `epoch` is not part of the value: it is the key's `mod_revision`.
+    """A broker that is alive, or (`known/N`) was. `epoch`, not part of the value, is the key's `mod_revision`.
 
     `since` is NO_EPOCH in the value if this epoch begins a new history; `registered` fills in both.
     """
@@ -74,7 +74,7 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     since: int = NO_EPOCH
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
-    directories: tuple[UUID, ...] = ()  # ids of the data directories, to tell a wiped disk from a restart
+    directories: tuple[UUID, ...] = ()  # ids of the data directories, to distinguish a wiped disk from a restart
     version: str = ""
     checks_rights: bool = False  # whether it has an authorizer
     lease: int = 0  # which the broker renews
@@ -82,7 +82,7 @@ class Registration(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
     @property
     def where(self) -> str:
-        """Its addresses, for messages."""
+        """The broker's addresses, for messages."""
         return ", ".join(f"{each.host}:{each.port}" for each in self.endpoints) or "an unknown address"
 
 
@@ -102,10 +102,10 @@ class TopicStatus(StrEnum):
 
 
 class TopicState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A topic. `revision` is not part of the value: it is the key's `mod_revision`.
+    """A topic. `revision`, not part of the value, is the key's `mod_revision`.
 
-    `creator`: while it is being created, the broker that does it; another one finishes it if that one is gone.
-    `mirror`: the source of its records, if it follows another cluster, or did until it was promoted.
+    `creator`: the broker that is creating the topic; if it is gone, another one finishes.
+    `mirror`: the source of its records, if it follows another cluster, or did so until it was promoted.
     """
 
     id: UUID
@@ -122,12 +122,12 @@ class TopicState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False
         return self.status is TopicStatus.LIVE
 
     def named(self, name: str) -> Topic:
-        """Return the topic as the rest of the broker knows it."""
+        """Return the topic as a value for the rest of the broker."""
         return Topic(name=name, partitions=self.partitions, configs=dict(self.configs), id=self.id, mirror=self.mirror)
 
 
 class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The replicas of a partition, its leader and who has all committed records.
+    """The replicas of a partition, its leader, ISR and ELR.
 
     `replicas` in order of preference. `leader` is None while no eligible broker is alive; `leader_epoch` counts
     elections. Every member of the ISR has all acknowledged records; so has every member of the ELR while the ISR is
@@ -160,7 +160,7 @@ class Configs(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Features(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Levels of features that were changed, by name. `revision` is the key's `mod_revision`."""
+    """Levels of the features that were changed, by name. `revision` is the key's `mod_revision`."""
 
     levels: Mapping[str, int] = field(default_factory=dict)
     revision: int = 0
@@ -199,7 +199,7 @@ class StoredQuotas(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LoginSecret(Struct, frozen=True, kw_only=True):
-    """The secret from which the salts of users that do not exist are computed, the same for all brokers."""
+    """The secret from which all brokers compute the same salts for users that do not exist."""
 
     secret: bytes
 

@@ -1,18 +1,18 @@
 """One client's connection in the serving turn: receives, begins requests and sends replies without blocking.
 
-    ready    receive, and begin every request that ordering and limits allow:
+    ready    receive, and begin all requests that ordering and limits allow:
                produce   queued; written at the end of the turn together with those of other connections
                fetch     answered from available data, or pending
                others    a task runs the handler
-    finish   encode and send finished replies in order, then begin requests that were waiting for that
+    finish   encode and send finished replies in order, then begin requests that waited for them
 
-`RequestHandling` knows which requests may be begun. While none may, bytes that arrive stay in the socket.
+`RequestHandling` decides which requests may be begun. While none may, received bytes stay in the socket.
 
 Invariants:
-1. Callbacks from elsewhere only schedule the channel, with `ServingTurn.due` or `again`.
+1. Callbacks of other objects only schedule the channel, with `ServingTurn.due` or `again`.
 2. While the client pauses for a quota, nothing is received unless a side closes.
-3. A channel that ends because a request was invalid, or because its peer has closed its side, replies to all requests
-   before that first.
+3. A channel that ends because of an invalid request, or because the peer has closed its side, first replies to all
+   earlier requests.
 """
 
 import logging
@@ -36,10 +36,10 @@ from warmlog.broker.net.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 64 << 10  # per read: about 300 small requests; larger frames are received into their own buffer
-MAX_RECEIVE_BYTES = 1 << 20  # per read into such a buffer: half a millisecond
+RECEIVE_BYTES = 64 << 10  # bytes per read: about 300 small requests; larger frames are received into their own buffer
+MAX_RECEIVE_BYTES = 1 << 20  # bytes per read into such a buffer: half a millisecond
 READING = EPOLLIN | EPOLLRDHUP
-FAILED = EPOLLHUP | EPOLLERR  # always reported
+FAILED = EPOLLHUP | EPOLLERR  # reported by epoll without being requested
 
 
 class Channel:
@@ -82,8 +82,8 @@ class Channel:
             self.connection, services, self, sender=self._sender, large=self._large, memory=self._memory
         )
         self._interest = READING
-        self._has_ended = False  # no more bytes will be received
-        self._is_leaving = False  # all that will be sent is sent; the peer's bytes are dropped until it closes
+        self._has_ended = False  # no more bytes are received
+        self._is_leaving = False  # everything is sent; bytes of the peer are dropped until it closes
         services.turn.add(self, self._fd, READING)
         if received:
             services.metrics.bytes_in.add(self._take(received))
@@ -93,7 +93,7 @@ class Channel:
     # -- turns --
 
     def ready(self, events: int) -> None:
-        """Receive or send as epoll reports; with 0, continue with what was left over from the last turn."""
+        """Receive or send as epoll reports; with 0, continue with work left from the last turn."""
         if self.is_closed:
             return
         try:
@@ -119,7 +119,7 @@ class Channel:
             self._lost(error)
 
     def handed_back(self, sent: int) -> None:
-        """Resume when a thread has sent what was handed over, or as much of it as the socket accepted."""
+        """Resume when a thread has sent the replies handed over, or as much as the socket accepted."""
         self._sender.handed_back(sent)
         if self.is_closed:
             return
@@ -135,7 +135,7 @@ class Channel:
         self._turn.due(self)
 
     def _proceed(self) -> None:
-        """Schedule what comes next: requests that had to wait, receiving, or closing."""
+        """Schedule the next step: requests that had to wait, receiving, or closing."""
         if self.is_closed:
             return
         connection, handling = self.connection, self._handling
@@ -157,16 +157,16 @@ class Channel:
         elif self._interest != READING and self.is_receiving:
             self._set_interest(READING)
 
-    # -- life --
+    # -- closing --
 
     def stop(self) -> None:
-        """Receive no more, answer the received requests that do not wait, then close."""
+        """Stop receiving, answer the received requests that do not wait, then close."""
         self._handling.stop()
         if not self.is_closed:
             self._transport.shutdown(socket.SHUT_RD)
 
     def _leave(self) -> None:
-        """End the stream of replies, and close when the peer has closed, too, or takes too long.
+        """End the stream of replies, and close when the peer has closed as well, or takes too long.
 
         Closing at once while the peer sends would reset the connection, and the peer might not see the last reply.
         """
@@ -202,14 +202,14 @@ class Channel:
         self.close()
 
     def _reads_deleted_file(self, now: float) -> bool:
-        """Whether the reply has kept a deleted file, and its space on the disk, for longer than a slow peer may."""
+        """Whether the reply has held a deleted file, and its disk space, for longer than is allowed."""
         if now - self.connection.sending.since <= self._services.slow_peer_s:
             return False
         sending = self._sender.slice
         return sending is not None and os.fstat(sending.piece.descriptor.fd).st_nlink == 0
 
     def evict(self, why: str) -> None:
-        """Close the connection for the sake of others that wait for memory."""
+        """Close the connection to free memory that others wait for."""
         self._services.evicted(self._session, "memory", why)
         self.close()
 
@@ -240,7 +240,7 @@ class Channel:
 
     @property
     def is_receiving(self) -> bool:
-        """Whether the channel waits for bytes from the peer; only then does the idle timeout apply."""
+        """Whether the channel waits for bytes from the peer; the idle timeout applies only then."""
         handling = self._handling
         is_blocked = handling.is_behind or self._memory.is_short or self._has_ended or handling.has_failed
         return not is_blocked and handling.may_begin
@@ -272,7 +272,7 @@ class Channel:
         except BlockingIOError:
             return
         finally:
-            if self._transport.unsent_bytes:  # TLS has answered by itself
+            if self._transport.unsent_bytes:  # TLS has generated an answer
                 self._set_interest(self._interest | EPOLLOUT)
         if count:
             self._services.metrics.bytes_in.add(count)
@@ -287,7 +287,7 @@ class Channel:
         return len(data)
 
     def _advance(self) -> None:
-        """Begin received requests, and count the memory of the unanswered ones."""
+        """Begin received requests, and account for the memory of unanswered ones."""
         self._handling.begin_received()
         self._memory.count(is_waiting=self._handling.is_waiting)
 
@@ -341,10 +341,10 @@ class Channel:
         elif state == MORE:
             self._turn.again(self)
         else:
-            connection.sending.end()  # what the broker does meanwhile is not the peer's slowness
+            connection.sending.end()  # the peer is not slow while the broker is busy
 
     def _count_replies(self) -> None:
-        """Count the memory held for replies that the peer does not read."""
+        """Account for the memory held for replies that the peer does not read."""
         held = self._sender.held_bytes
         if held > max(UNCOUNTED_BYTES, self._reply_share.size):
             self._services.replies.charge(self._reply_share, held)

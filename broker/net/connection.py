@@ -10,7 +10,7 @@ Invariants:
 2. The caller checks `is_full` before `next_request`, so the number and size of unanswered requests are bounded.
 3. Nothing here reads a clock or a socket: times (perf_counter seconds) are arguments. Only `encode_large` is async.
 4. Large frames and replies (`codec/bounds.py`) are decoded and encoded in a worker thread, one at a time.
-5. Large requests and responses are not freed here, since that would hold the event loop: they move to `released`.
+5. Large requests and responses move to `released` instead of being freed, which would hold the event loop.
 """
 
 import math
@@ -32,13 +32,13 @@ from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, Rep
 from warmlog.protocol.response import ErrorResponse, Response
 
 LARGE_REQUEST_BYTES = 16 << 10  # frame size above which freeing the request may take a millisecond
-MAX_UNANSWERED_BYTES = 32 << 20  # of one connection; may be exceeded by one frame, so that any frame can be served
+MAX_UNANSWERED_BYTES = 32 << 20  # per connection; may be exceeded by one frame, so that any frame can be served
 
 
 class Exchange:
     """Consecutive produces, or one other request, and their replies. Sizes are in bytes, times in seconds.
 
-    Consecutive produces are begun, written and answered together, so each is measured with the times of all.
+    Consecutive produces are begun, written and answered together, so their times are measured together.
     """
 
     __slots__ = (
@@ -56,10 +56,10 @@ class Exchange:
     )
 
     def __init__(self, received_at: float, metrics: RequestMetrics, call: Any) -> None:
-        """`call` is the request's (see `Wire`), or that of the first produce."""
+        """`call` belongs to the request (see `Wire`), or to the first produce."""
         self.received_at = self.begun_at = self.handled_at = self.done_at = received_at
         self.metrics = metrics
-        self.count = self.size = self.throttle_ms = 0  # the last: of its reply, or that of the last produce
+        self.count = self.size = self.throttle_ms = 0  # throttle_ms: of the reply, or of the last produce
         self.produces: list[tuple[Any, Produce]] = []  # with their calls
         self.call = call
         self.response: Response | None = None  # of a request other than produce
@@ -86,7 +86,7 @@ class Exchange:
         return owned
 
     def notify(self, settled: Callable[[], None]) -> None:
-        """Call `settled` when the first unfinished produce is done. Other requests report their response themselves."""
+        """Have `settled` called when the first unfinished produce is done. Other requests report their responses."""
         for _, produce in self.produces:
             if not produce.done:
                 produce.notify(settled)
@@ -136,12 +136,12 @@ class Connection:
         self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # its result
         self.large_reply: Exchange | None = None  # head of the queue, to be encoded by `encode_large`
         self._encoded: list[Sized] | None = None  # its result
-        self.released: list[Any] = []  # large requests and responses that are no longer used, to be freed in pieces
+        self.released: list[Any] = []  # unused large requests and responses, to be freed in pieces
         self.must_close = False  # after the replies taken so far are sent
         self.last_received = now
         self.last_sent = -math.inf
         self.receiving = Progress()  # of a frame
-        self.sending = Progress()  # of replies that do not fit into the socket
+        self.sending = Progress()  # progress of replies that do not fit into the socket
 
     # -- requests --
 
@@ -158,7 +158,7 @@ class Connection:
         self.last_received = now
 
     def resume_receiving(self, now: float) -> None:
-        """Forget the time in which the broker did not read: the peer may have been neither idle nor slow."""
+        """Do not count the time in which the broker did not read as idleness or slowness of the peer."""
         self.last_received = now
         self.receiving.end()
 
@@ -189,18 +189,18 @@ class Connection:
         return call, request, len(frame)
 
     def decode_large(self) -> None:
-        """Decode the large frame for the next `next_request`. Call it in a worker thread: it takes long."""
+        """Decode the large frame for the next `next_request`. Slow: call it in a worker thread."""
         frame, self.large_frame = self.large_frame, None
         assert frame is not None
         try:
             call, request = self._wire.decode(frame, self.context, NO_LIMIT)
             self._decoded = call, request, len(frame)
         except ProtocolError as error:
-            self._decoded = error.with_traceback(None)  # which refers to this frame: a cycle
+            self._decoded = error.with_traceback(None)  # its traceback refers to this stack frame: a cycle
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory held for requests: unanswered ones, and what is received of the next, with its next step."""
+        """Bytes of memory held for unanswered requests and the incomplete one, including its next step."""
         reader = self.reader
         return self._unanswered_bytes + reader.held_bytes + reader.announced_bytes
 
@@ -329,12 +329,12 @@ class Connection:
                 break
 
     def watch_first(self, settled: Callable[[], None]) -> None:
-        """Call `settled` when the next unfinished produce of the first exchange is done."""
+        """Have `settled` called when the next unfinished produce of the first exchange is done."""
         if self._exchanges:
             self._exchanges[0].notify(settled)
 
     def sent(self, now: float) -> None:
-        """Note that all replies taken so far are sent."""
+        """Record that all replies taken so far are sent."""
         for exchange in self._leaving:
             self._unanswered_requests -= exchange.count
             self._unanswered_bytes -= exchange.size
@@ -342,7 +342,7 @@ class Connection:
         self._leaving.clear()
         self.last_sent = now
         self.sending.end()
-        self.receiving.end()  # it begins again: what waited for these replies was not slow
+        self.receiving.end()  # the time restarts: waiting for these replies was not slowness
 
     def abandon(self) -> list[Any]:
         """Return the large requests and responses of a connection that closes, dropping all references to them."""
@@ -360,11 +360,11 @@ class Connection:
     def overdue(
         self, now: float, *, slow_peer_s: float, min_rate: float, idle_s: float, is_receiving: bool
     ) -> str | None:
-        """Return what the peer takes too long for, empty for an idle connection; None if it is in time.
+        """Return why the peer is too slow, or an empty text if the connection is idle; None if it is in time.
 
-        After `slow_peer_s`, a frame and a reply must move at `min_rate` bytes per second; within a frame, the peer may
-        also be silent for that time only. `idle_s` applies between requests. `is_receiving` tells whether the broker
-        reads from the socket; while it does not, the peer's bytes stay there and do not count.
+        After `slow_peer_s`, a frame or reply must move at `min_rate` bytes per second; within a frame, the peer may be
+        silent for that time at most. `idle_s` applies between requests. `is_receiving`: whether the broker reads from
+        the socket; while it does not, the peer's bytes stay there and do not count.
         """
         if self.sending.exceeds(now, slow_peer_s, min_rate):
             return f"reads its reply too slowly: {self.sending.moved} bytes in {now - self.sending.since:.0f} s"

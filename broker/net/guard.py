@@ -1,9 +1,9 @@
-"""Wire formats of connections that have to log in: nothing but the login passes before it is complete.
+"""Wire formats of connections that have to log in: only login requests are accepted before the login is complete.
 
     CHOOSING, EXCHANGING    ApiVersions, SaslHandshake, SaslAuthenticate       hello, authenticate
     COMPLETE                everything, until the login expires; then the login only
 
-The native protocol allows everything while a client authenticates again, since its clients send requests all the time.
+The native protocol accepts everything during re-authentication, since its clients send requests concurrently.
 
 Anything else raises, and the connection closes. One object per connection, on listeners with SASL only.
 """
@@ -33,13 +33,13 @@ _KEY: Final = Struct(">h")
 
 
 class UnauthenticatedError(ProtocolError):
-    """A request that needs a login first."""
+    """A request arrived before the login was complete."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 class LoginRequiredError(FrameError):
-    """The same on a native listener, whose clients get an error before the connection closes."""
+    """The same on a native listener, where the client gets an error before the connection closes."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
@@ -65,7 +65,7 @@ class KafkaGuard:
         self.name = inner.name
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
-        """Decode a frame that the login allows. Raises ProtocolError."""
+        """Decode a frame that the state of the login permits. Raises ProtocolError."""
         login = self._login
         if login.stage is not Stage.COMPLETE or login.expires_at is not None:
             if login.is_raw and login.stage is Stage.EXCHANGING:
@@ -115,7 +115,7 @@ class NativeGuard:
         self.encode = inner.encode
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
-        """Decode a frame that the login allows. Raises ProtocolError."""
+        """Decode a frame that the state of the login permits. Raises ProtocolError."""
         login = self._login
         request_id, request = self._inner.decode(frame, context, limit)
         is_open = login.principal is not None and login.stage is not Stage.FAILED and not login.has_expired()
@@ -127,11 +127,11 @@ class NativeGuard:
         raise LoginRequiredError(request_id, f"{request.api}: {why}: authenticate with a user and a password first")
 
     def refusal(self, error: ProtocolError) -> ErrorReply | None:
-        """Return the reply to a frame that could not be decoded: before the login only that it is needed."""
+        """Return the reply to a frame that could not be decoded; before the login, that a login is required."""
         is_known = self._login.principal is not None or isinstance(error, LoginRequiredError)
         return self._inner.refusal(error) if is_known else None
 
 
 def guarded(inner: Wire, login: Login) -> Wire:
-    """Return a connection's wire format with a login."""
+    """Wrap a connection's wire format with a login."""
     return KafkaGuard(inner, login) if inner.name == KafkaWire.name else NativeGuard(inner, login)

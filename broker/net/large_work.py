@@ -1,12 +1,13 @@
 """Decode large frames and encode large replies of a connection in a worker thread, and free both in pieces.
 
-A reply of up to FREE_REPLY_BYTES is encoded without reserving memory. A larger one is encoded again, with GROWTH times
-as much, until it fits; that is reserved of `warmlog.queued.max.reply.bytes` first. One beyond `warmlog.reply.max.bytes`
-is replaced by an error. So no reply reserves much more than it needs, and encoding costs a seventh more.
+A reply of up to FREE_REPLY_BYTES is encoded without reserving memory. A larger one is encoded again with GROWTH times
+as much memory until it fits, after reserving that memory from `warmlog.queued.max.reply.bytes`. A reply beyond
+`warmlog.reply.max.bytes` is replaced by an error. So no reply reserves much more than it needs, and encoding costs a
+seventh more.
 
 Invariants:
 1. At most one frame is decoded, and one reply encoded, for a connection at a time.
-2. After the connection has closed, objects that a worker still uses are freed when the worker is done.
+2. After the connection has closed, objects in use by a worker are freed when the worker is done.
 """
 
 from functools import partial
@@ -30,18 +31,18 @@ class LargeWork:
     __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services", "_share", "is_decoding")
 
     def __init__(self, connection: Connection, services: Services, owner: Served, share: Share) -> None:
-        """`share`: the connection's, of the budget for replies."""
+        """`share`: the connection's share of the budget for replies."""
         self._share = share
         self._connection = connection
         self._services = services
         self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
-        self.is_decoding = False  # the next frame, so that nothing more can be begun
+        self.is_decoding = False  # the next frame, before which no request can be begun
         self._decoding: trio.CancelScope | None = None
         self._encoding: trio.CancelScope | None = None
 
     @property
     def is_encoding(self) -> bool:
-        """Whether a reply is being encoded; the share is released afterwards only."""
+        """Whether a reply is being encoded; its share is released only afterwards."""
         return self._encoding is not None
 
     def decode(self) -> None:
@@ -76,7 +77,7 @@ class LargeWork:
         self._free_all()
 
     def _free_all(self) -> None:
-        if self._decoding is None and self._encoding is None:  # otherwise a worker may still use them
+        if self._decoding is None and self._encoding is None:  # otherwise a worker may be using them
             self.free(self._connection.abandon())
 
     async def _decode(self) -> None:
@@ -123,7 +124,7 @@ class LargeWork:
     async def _encode_refusal(self, error: ReplyTooLargeError) -> int:
         """Encode an error instead of the large reply; return its size in bytes.
 
-        With an entry for every requested item, it may exceed the limit, too; then the connection closes.
+        An error with an entry for every requested item may also exceed the limit; then the connection closes.
         """
         connection = self._connection
         self._services.log_refused(connection.session, error)

@@ -1,4 +1,4 @@
-"""Accept connections on one listening socket, within its limits, and close those that are idle or too slow."""
+"""Accept connections on one listening socket, within its limits; close idle and slow ones."""
 
 import errno
 import logging
@@ -28,27 +28,27 @@ from warmlog.broker.security.sasl import Login
 from warmlog.broker.settings.listeners import UNLIMITED_CONNECTIONS, ListenerPlan
 
 if TYPE_CHECKING:
-    from warmlog.broker.security.tokens import TokenChecker  # with joserfc, which most brokers never need
+    from warmlog.broker.security.tokens import TokenChecker  # imports joserfc, which most brokers do not need
 
 logger = logging.getLogger(__name__)
 
-# Out of descriptors or memory: accepting again at once would spin, since the connection stays in the backlog.
+# Out of descriptors or memory: retrying immediately would spin, since the connection stays in the backlog.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 EXHAUSTED_PAUSE_S = 0.5
-ACCEPT_S = 0.002  # before other tasks run: an accept takes 30 us or more
-CLOSE_S = 0.002  # the same for closing connections
+ACCEPT_S = 0.002  # accepted before other tasks run: each takes 30 us or more
+CLOSE_S = 0.002  # closed before other tasks run
 OVERDUE_CHECK_S = 1.0
 WARNING_PAUSE_S = 10.0
-MAX_HELD = 256  # connections above the rate of their addresses; further ones are closed at once
+MAX_HELD = 256  # held connections of addresses above their rate; further ones are closed immediately
 
-# Between two ends on one machine, more bytes in flight than fit into the processor's cache cost speed: 1 MiB fetches
-# were 25 % (one connection) to 50 % (four) faster than with the megabytes that the kernel chooses.
+# On one machine, more bytes in flight than fit into the processor's cache are slower: 1 MiB fetches were 25 % (one
+# connection) to 50 % (four) faster than with the megabytes that the kernel chooses.
 SAME_MACHINE_BUFFER_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A listener's plan, its socket, its certificate if it encrypts, and what checks tokens if it accepts them."""
+    """A listener's plan and socket, its certificate if it encrypts, and its token checker if it accepts tokens."""
 
     plan: ListenerPlan
     sock: socket.socket
@@ -60,7 +60,7 @@ class Bound:
 class Limits:
     """Limits of listeners: open connections, idle time, and socket buffer sizes in bytes (-1: the kernel's).
 
-    Of each listener, except those of an address: these are counted for all listeners together in `addresses`.
+    Each listener has its own, except for the limits of an address, which `addresses` counts over all listeners.
     """
 
     max_connections: Callable[[], int]  # the current setting
@@ -73,7 +73,7 @@ class Limits:
 
 
 def bind(address: tuple[str, int], backlog: int) -> socket.socket:
-    """Return a non-blocking listening socket; port 0 selects a free port, no host all addresses. Raises OSError."""
+    """Return a non-blocking listening socket. Port 0: a free port; an empty host: all addresses. Raises OSError."""
     host, port = address
     addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, resolved = addresses[0]
@@ -90,7 +90,7 @@ def bind(address: tuple[str, int], backlog: int) -> socket.socket:
 
 
 class HeldSocket:
-    """A socket that is closed at a deadline. `held`: the open ones of a listener."""
+    """A socket that is closed at a deadline. `held`: all open ones of a listener."""
 
     __slots__ = ("_held", "_sock")
 
@@ -118,9 +118,9 @@ class Listener:
         is_protected: bool,
         max_connections: int = UNLIMITED_CONNECTIONS,
     ) -> None:
-        """`rate`: of connections per second. `is_protected`: the broker's limit of all listeners does not apply.
+        """`rate`: connections per second. `is_protected`: the broker's limit for all listeners does not apply.
 
-        `max_connections`: of this listener, besides the limit that all have.
+        `max_connections`: of this listener, in addition to the common limit.
         """
         self._sock = bound.sock
         self.name = bound.plan.name
@@ -133,26 +133,26 @@ class Listener:
         self._rate = rate
         self._max_connections = max_connections
         self._is_protected = is_protected
-        self._held: set[HeldSocket] = set()  # of addresses that connect too often
-        self.paused_s = 0.0  # in which connections waited, because of their rate
+        self._held: set[HeldSocket] = set()  # connections of addresses that connect too often
+        self.paused_s = 0.0  # time that connections waited because of the rate
         self._channels: dict[Channel, str] = {}  # with their addresses
-        self._warn_at = -math.inf  # no warning before this time of trio's clock
+        self._warn_at = -math.inf  # time before which no warning is logged, on trio's clock
         self._accepting = trio.CancelScope()  # cancelled by `stop`, possibly before `serve` is called
         self._emptied = trio.Event()
 
     @property
     def connections(self) -> int:
-        """Number of open connections."""
+        """The number of open connections."""
         return len(self._channels)
 
     async def serve(self) -> None:
-        """Accept connections, which the serving turn serves, until `stop` is called and all of them have closed.
+        """Accept connections for the serving turn until `stop` is called and all of them have closed.
 
         Closes the remaining ones when cancelled.
         """
         try:
             async with trio.open_nursery() as watching:
-                watching.start_soon(self._close_overdue)  # until the end, since stopping waits for slow peers
+                watching.start_soon(self._close_overdue)  # to the end, since stopping waits for slow peers
                 if self.tls is not None:
                     watching.start_soon(self.tls.run)
                 with self._accepting:
@@ -180,7 +180,7 @@ class Listener:
             held.expire()
 
     def stop(self) -> None:
-        """Accept no more connections, and close each one after it has answered what it received."""
+        """Stop accepting, and close each connection after its received requests are answered."""
         self._accepting.cancel()
 
     async def _accept(self) -> None:
@@ -211,7 +211,7 @@ class Listener:
             self._open(sock, peer)
 
     def _hold(self, sock: socket.socket, address: str, pause_s: float) -> None:
-        """Close a connection after a pause, so that its address does not connect again at once."""
+        """Close a connection after a pause, so that its address does not reconnect immediately."""
         self._services.metrics.refused_connections["connection_creation_rate"].add()
         self._warn("%s opens connections above its quota: closing further ones after %.3f s", address, pause_s)
         held = HeldSocket(sock, self._held)
@@ -221,7 +221,7 @@ class Listener:
             held.expire()
 
     async def _wait(self, sock: socket.socket, pause_s: float) -> None:
-        """Let a connection wait, and those behind it; close it if the listener stops meanwhile."""
+        """Delay a connection, and all behind it; close it if the listener stops in the meantime."""
         self.paused_s += pause_s
         try:
             await trio.sleep(pause_s)
@@ -230,7 +230,7 @@ class Listener:
             raise
 
     async def _accept_failed(self, error: OSError) -> None:
-        """Ignore a peer that has disconnected; out of descriptors, warn and pause until some may be free."""
+        """Ignore a peer that has disconnected; if out of descriptors, warn and pause."""
         if error.errno in _EXHAUSTED:
             self._warn(
                 "cannot accept connections, retrying in %.1f s: %s (see `ulimit -n`)", EXHAUSTED_PAUSE_S, error.strerror
@@ -314,7 +314,7 @@ class Listener:
             del addresses[address]
 
     def _tune(self, sock: socket.socket, *, is_local: bool) -> None:
-        """Disable Nagle's algorithm, enable keepalive, and set buffer sizes that are configured or for a local peer.
+        """Disable Nagle's algorithm, enable keepalive, and set buffer sizes if configured or for a local peer.
 
         TCP_NOTSENT_LOWAT stays unlimited: a low value makes bulk fetches a third slower.
         """
@@ -348,7 +348,7 @@ def declare_listener_metrics(
     replies: MemoryBudget,
     certificates: Mapping[str, ServerTls],
 ) -> None:
-    """Declare the metrics of connections, of certificates, and of the memory for large requests and replies."""
+    """Declare the metrics of connections, certificates, and memory for large requests and replies."""
     metrics.gauge(
         "warmlog_connections",
         "Open connections.",
@@ -376,7 +376,7 @@ def declare_listener_metrics(
     )
     metrics.gauge(
         "warmlog_inflight_bytes",
-        "Bytes of requests that are received, completely or in part, and not yet answered.",
+        "Bytes of requests received, completely or in part, and not yet answered.",
         lambda: [((), requests.held_bytes)],
     )
     metrics.gauge(

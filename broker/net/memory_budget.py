@@ -1,32 +1,32 @@
-"""Memory for messages of all connections: received requests until they are answered, and replies until they are sent.
+"""Budgets of memory for messages: received requests until they are answered, and replies until they are sent.
 
 `queued.max.request.bytes` bounds the first, `warmlog.queued.max.reply.bytes` the second. A connection has at most one
 share of each; messages of a few KiB are not counted (`UNCOUNTED_BYTES`), since the number of connections bounds them.
 
-A peer can make the broker hold memory by sending or reading slowly, and as many connections as it likes can do so. So
-a share knows how fast its peer moves the message. While a share waits for memory, connections are closed that are in
-its way, the slowest first:
+A peer can make the broker hold memory by sending or reading slowly, on any number of connections. So a share measures
+how fast its peer moves the message. While a share waits for memory, connections in its way are closed, the slowest
+first:
 
 | closed if its message moves below | for at least | and                                                              |
 |-----------------------------------|--------------|------------------------------------------------------------------|
 | `SLOW_RATE`                       | `SLOW_S`     |                                                                  |
 | `FAIR_RATE`                       | `UNFAIR_S`   | it is greedy                                                     |
-| any rate                          | `LONG_S`     | it is greedy; the time that it waits for memory itself counts    |
+| any rate                          | `LONG_S`     | it is greedy; its own time of waiting for memory counts          |
 
 A connection is greedy if it holds more than a fair share and the waiting one wants less, or if its address holds more
-than a fair share of an address and the waiting one has another address. Without the third row, peers that send endless
-large messages quickly would fill the budget, then wait for each other, and keep everyone else out.
+than a fair share of an address and the waiting one has another address. Without the third row, peers that quickly send
+endless large messages would fill the budget, wait for each other, and lock out all others.
 
-A message that is complete is in no one's way: the broker works on it, and frees its memory.
+A complete message is never in the way: the broker is processing it, and will free its memory.
 
 Invariants:
 1. The shares stay within the budget, except for the oldest share, which never waits: its message arrives, is answered,
-   and frees its memory. So incomplete messages cannot block each other. What is held already is counted even if it
-   exceeds the budget (`charge`); then the slowest connections are closed until it does not.
+   and frees its memory. So incomplete messages cannot block each other. Memory that is already held is counted even if
+   it exceeds the budget (`charge`); then the slowest connections are closed until it does not.
 2. Large messages, of more than 1/64 of the budget (`LARGE_BYTES` at least), leave a quarter of the budget to others,
    and the smallest share that waits is served first: a few large messages never delay small ones.
-3. A share that wants less than a fair share waits at most `LONG_S` and two checks for messages of others, and for those
-   that the broker is working on.
+3. A share that wants less than a fair share waits for messages of others for at most `LONG_S` and two checks, plus the
+   time that the broker takes to process complete ones.
 """
 
 import math
@@ -44,19 +44,19 @@ SLOW_S = 1.0
 FAIR_RATE = 4 << 20
 UNFAIR_S = 0.1
 LONG_S = 2.0
-CHECK_S = 0.025  # between two checks for connections to close, while a share waits
-EVICTIONS = 32  # at each check: closing a connection takes some 50 us
+CHECK_S = 0.025  # interval between checks for connections to close, while a share waits
+EVICTIONS = 32  # closed at each check: each takes about 50 us
 
 
 class Progress:
-    """How long a peer has been sending or reading a message, and how many bytes of it. Times in seconds."""
+    """A peer's progress in sending or reading a message: bytes, and time in seconds."""
 
     __slots__ = ("is_late", "moved", "since")
 
     def __init__(self) -> None:
         self.since = math.inf  # when the message began to move; infinite while none does
         self.moved = 0
-        self.is_late = False  # it was too slow when `exceeds` was last called
+        self.is_late = False  # whether it was too slow when `exceeds` was last called
 
     def begin(self, now: float) -> None:
         """Start to measure a message, unless one is being measured."""
@@ -72,7 +72,7 @@ class Progress:
     def exceeds(self, now: float, patience_s: float, min_rate: float) -> bool:
         """Whether the message is slower than `min_rate` bytes per second after `patience_s` of patience.
 
-        Only at the second call that finds it so: after a pause of the whole machine, sockets are served first.
+        True only at the second call in a row, because after a pause of the whole machine sockets are served first.
         """
         was_late = self.is_late
         self.is_late = now - self.since > patience_s + self.moved / min_rate
@@ -89,7 +89,7 @@ class Holder(Protocol):
 class Share:
     """Memory of one connection in one budget, in bytes.
 
-    `address` is the peer's, without the port. `holder` is None once the connection is closed, which breaks a cycle.
+    `address`: the peer's, without the port. `holder`: None once the connection is closed, which breaks a cycle.
     """
 
     __slots__ = ("address", "granted", "holder", "progress", "size", "waits_since", "wanted")
@@ -105,11 +105,11 @@ class Share:
 
     @property
     def total(self) -> int:
-        """The size that it has or waits for."""
+        """The size of the share including the bytes that it waits for."""
         return self.size + self.wanted
 
     def moving_s(self, now: float) -> float:
-        """How long its message has been moving, negative if none does; waiting for memory does not count."""
+        """How long the message has been moving, without waits for memory; negative if there is none."""
         return min(now, self.waits_since) - self.progress.since
 
 
@@ -131,11 +131,11 @@ class MemoryBudget:
         self._shares: dict[Share, None] = {}
         self._waiting: SortedKeyList = SortedKeyList(key=_order)
         self._is_watched = False
-        self.evicted = 0  # connections closed for others' sake
+        self.evicted = 0  # connections closed to free memory for others
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held now."""
+        """The number of bytes held."""
         return self._held_bytes
 
     def grow(self, share: Share, size: int, granted: Callable[[], None]) -> bool:
@@ -188,7 +188,7 @@ class MemoryBudget:
             self._spawn(self._watch)
 
     async def _watch(self) -> None:
-        """Close connections that are in the way until no share waits."""
+        """Close connections in the way until no share waits."""
         try:
             while self._waiting or self._held_bytes > self._max_bytes:
                 await trio.sleep(CHECK_S)
@@ -197,7 +197,7 @@ class MemoryBudget:
             self._is_watched = False
 
     def evict_slowest(self) -> None:
-        """Close connections that are in the way of the first waiting share, see the table above."""
+        """Close connections in the way of the first waiting share; see the table above."""
         first: Share | None = self._waiting[0] if self._waiting else None
         for victim, rate in self._victims(first)[:EVICTIONS]:
             if self._held_bytes <= self._max_bytes and (first is None or first.waits_since == math.inf):

@@ -1,4 +1,4 @@
-"""The pause of a client that has exceeded a quota: its reply is sent at once, then its socket is not read (KIP-219)."""
+"""The pause of a client that has exceeded a quota: it gets its reply, then its socket is not read (KIP-219)."""
 
 from time import perf_counter
 
@@ -15,7 +15,7 @@ class Pause:
     __slots__ = ("_connection", "_owner", "_tick", "_turn", "is_on")
 
     def __init__(self, owner: Served, connection: Connection, turn: ServingTurn) -> None:
-        """`owner` continues after the pause."""
+        """`owner` resumes after the pause."""
         self.is_on = False
         self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
         self._connection = connection
@@ -23,7 +23,7 @@ class Pause:
         self._tick = NO_TICK
 
     def begin(self, throttle_ms: int) -> None:
-        """Pause for a time from now, at least. Does nothing for a closed connection."""
+        """Pause for at least this time from now. Does nothing for a closed connection."""
         if self._owner is None:
             return
         tick = self._turn.deadlines.add(self, throttle_ms / 1000)
@@ -33,7 +33,7 @@ class Pause:
         self.is_on, self._tick = True, max(tick, self._tick)
 
     def expire(self) -> None:
-        """End because the time has passed."""
+        """End the pause: its time has passed."""
         self._tick = NO_TICK
         self.is_on = False
         self._connection.resume_receiving(perf_counter())
@@ -41,13 +41,13 @@ class Pause:
             self._turn.again(self._owner)
 
     def end(self) -> None:
-        """End early: the peer or the broker closes the connection."""
+        """End the pause early, because the peer or the broker closes the connection."""
         if self.is_on:
             self._turn.deadlines.remove(self, self._tick)
             self.expire()
 
     def close(self) -> None:
-        """Forget a closed connection."""
+        """Drop the reference to a closed connection."""
         self._owner = None
         if self.is_on:
             self._turn.deadlines.remove(self, self._tick)

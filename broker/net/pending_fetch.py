@@ -1,4 +1,4 @@
-"""A fetch that cannot be answered in the turn in which it was received: it waits for data, its deadline, or a task."""
+"""A fetch that cannot be answered in the turn of its arrival: it waits for data, its deadline, or a task."""
 
 from typing import TypeAlias
 
@@ -41,7 +41,7 @@ class PendingFetch:
     def __init__(
         self, fetch: Fetch, context: Context, dispatcher: Dispatcher, owner: Served, turn: ServingTurn
     ) -> None:
-        """Start to wait; `owner` becomes due when the fetch may have its response."""
+        """Start to wait; `owner` becomes due when a response may be ready."""
         self._fetch = fetch
         self._context = context
         self._dispatcher = dispatcher
@@ -49,7 +49,7 @@ class PendingFetch:
         self._turn = turn
         self._result: Fetch | FetchReply | None = None  # result of the task
         self._is_woken = False
-        self._is_over = False  # the time to wait has passed
+        self._is_over = False  # the deadline has passed
         self._max_wait_s = fetch.max_wait_ms / 1000
         self._is_closed = False
         self._working: trio.CancelScope | None = None  # the task
@@ -57,7 +57,7 @@ class PendingFetch:
         self._wait()
 
     def limit_wait(self, limit_s: float) -> None:
-        """Wait for no longer than `limit_s` seconds from now."""
+        """Limit the wait to `limit_s` seconds from now."""
         self._max_wait_s = min(self._max_wait_s, limit_s)
         if self._tick != NO_TICK:
             deadlines, earlier = self._turn.deadlines, self._tick
@@ -69,7 +69,7 @@ class PendingFetch:
             self._tick = earlier
 
     def expire(self) -> None:
-        """Note that the time to wait has passed."""
+        """Record that the deadline has passed."""
         self._is_over = True
         self._tick = NO_TICK
         self._wake()
@@ -89,7 +89,7 @@ class PendingFetch:
         return result
 
     def close(self) -> None:
-        """Give up the fetch without a response."""
+        """Cancel the fetch without a response."""
         self._end()
         if self._working is not None:
             self._working.cancel()

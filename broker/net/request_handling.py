@@ -1,4 +1,4 @@
-"""The requests of one connection: begun in order as they are received, handled, and charged to quotas.
+"""Begin the requests of one connection in order as they are received, handle them, and charge quotas.
 
 Kafka mutes a channel while it processes a request. Likewise, while a request of this connection is being handled, no
 other is begun, except for consecutive produces. Frames that arrive in the meantime stay undecoded.
@@ -7,8 +7,8 @@ Invariants:
 1. Every request other than a produce is begun after all replies before it have been sent.
 2. While a reply does not fit into the socket, no request is begun.
 3. While the client pauses for a quota, no request is begun.
-4. A peer that has closed its sending side gets replies to all it has sent. It may be gone, though, which only shows
-   when something is sent, so a request that waits for data or for a group is given limited time.
+4. A peer that has closed its sending side gets replies to everything it has sent. But it may be gone, which shows only
+   when a reply is sent, so a request that waits for data or for a group gets limited time.
 """
 
 from functools import partial
@@ -32,14 +32,14 @@ from warmlog.protocol.kafka.codec.bounds import LargeMessageError
 from warmlog.protocol.request import FetchRequest, ProduceRequest
 from warmlog.protocol.response import Response
 
-MAX_REQUESTS = 16  # begun at once; others come before this connection's next ones
-# How long a request of a group waits for other members after its peer has closed its side. Such a peer is hardly ever
-# half-closed, but a member that died, whose session should begin to expire.
+MAX_REQUESTS = 16  # begun in one turn; then other connections are served
+# How long a group request waits for other members after its peer has closed its side. Such a peer is hardly ever
+# half-closed; it is a member that died, whose session should begin to expire.
 HALF_CLOSED_MEMBER_S = 5.0
 
 
 class RequestHandling:
-    """Takes requests from a `Connection` and adds their exchanges; its channel is due when a reply may be ready."""
+    """Takes requests from a `Connection` and adds exchanges; the channel becomes due when a reply may be ready."""
 
     __slots__ = (
         "_connection",
@@ -74,7 +74,7 @@ class RequestHandling:
     ) -> None:
         """`owner` is the channel."""
         session = connection.session
-        self.is_behind = False  # complete frames may be buffered whose requests are not begun
+        self.is_behind = False  # complete frames may be buffered whose requests have not begun
         self.is_stopping = False
         self.has_failed = False  # no more requests are begun; the channel closes once all are answered
         self._connection = connection
@@ -90,8 +90,8 @@ class RequestHandling:
         self._is_half_closed = False  # the peer has closed its side
         self._next: tuple[Any, Any, int] | None = None  # decoded; begun once all earlier replies are sent
         self._handled: Exchange | None = None  # the request being handled; no other is begun until it is answered
-        self._fetch: PendingFetch | None = None  # that request, if it is a pending fetch
-        self._waiting: trio.CancelScope | None = None  # its task, if it waits only for the peer's sake
+        self._fetch: PendingFetch | None = None  # the same request, if it is a pending fetch
+        self._waiting: trio.CancelScope | None = None  # its task, if it only waits on the peer's behalf
         if session.login is not None:
             self._apply_login(session.login)
 
@@ -124,7 +124,7 @@ class RequestHandling:
         return self._handled is None
 
     def peer_closed(self) -> None:
-        """Limit the time of requests that wait, and end a pause: the peer has closed its side."""
+        """Limit the time of waiting requests, and end a pause, because the peer has closed its side."""
         self._is_half_closed = True
         self._limit_wait()
         self._pause.end()
@@ -142,14 +142,14 @@ class RequestHandling:
             self._waiting.cancel()
 
     def resume_fetch(self) -> None:
-        """Take the response of a pending fetch if it has enough data by now."""
+        """Take the response of a pending fetch if it has enough data."""
         if self._fetch is not None:
             response = self._fetch.resume()
             if response is not None:
                 self._take_response(response)
 
     def close(self) -> None:
-        """Give up what waits, for a connection that closes."""
+        """Cancel waiting requests, for a connection that closes."""
         self._owner = None
         self._pause.close()
         if self._fetch is not None:
@@ -224,7 +224,7 @@ class RequestHandling:
         self._become_due()
 
     def _charge_produce(self, exchange: Exchange, size: int, *, is_timed: bool) -> None:
-        """Record the last produce of an exchange, and pause if it exceeds a quota."""
+        """Charge the last produce of an exchange, and pause if it exceeds a quota."""
         session = self._session
         throttle_ms = max(session.throttle_ms, self._quotas.produced(session, size, is_timed=is_timed))
         session.throttle_ms = 0
@@ -293,14 +293,14 @@ class RequestHandling:
             self._take_response(response)
 
     def _limit_wait(self) -> None:
-        """Limit the time of the request being handled, because the peer has closed its side."""
+        """Limit the time of the current request, because the peer has closed its side."""
         if self._fetch is not None:
             self._fetch.limit_wait(self._services.slow_peer_s)
         if self._waiting is not None:
             self._waiting.deadline = trio.current_time() + HALF_CLOSED_MEMBER_S
 
     def _apply_login(self, login: Login) -> None:
-        """Apply what the state of a login allows; after a failed one, close with its reply."""
+        """Apply the state of the login to what may follow; after a failed login, close with its reply."""
         limit = login.max_frame_bytes
         self._connection.reader.max_frame_bytes = self._services.max_frame_bytes if limit is None else limit
         if login.principal is not None:
@@ -309,7 +309,7 @@ class RequestHandling:
             self._connection.must_close = True
 
     def _take_response(self, response: Response) -> None:
-        """Store the response of the request being handled, after which the client may have to pause."""
+        """Store the response of the current request; the client may then have to pause."""
         assert self._handled is not None
         session = self._session
         if session.throttle_ms:
@@ -331,10 +331,10 @@ class RequestHandling:
         return exchange
 
     def _refuse(self, error: ProtocolError) -> None:
-        """Handle a frame that could not be decoded. After anything but a FrameError the next frame can still be found.
+        """Handle a frame that could not be decoded. Only after a FrameError, the next frame cannot be located.
 
-        When the protocol has no error reply for it, or the next frame cannot be found, the channel closes after
-        everything before it is answered. A frame that is merely large (LargeMessageError) is decoded in a task.
+        If the protocol has no error reply for it, or the next frame cannot be located, the channel closes after all
+        earlier requests are answered. A frame that is merely large (LargeMessageError) is decoded in a task.
         """
         if isinstance(error, LargeMessageError):
             self._large.decode()

@@ -1,4 +1,4 @@
-"""The memory that one connection holds for requests, counted in a budget that all connections share."""
+"""The memory of one connection for requests, counted in a budget that all connections share."""
 
 from time import perf_counter
 
@@ -10,14 +10,14 @@ from warmlog.broker.net.turns.served import Served
 
 
 class RequestMemory:
-    """The share of one connection: in the budget of logins until its client has authenticated, then of requests."""
+    """One connection's share: in the budget of logins until its client has authenticated, then of requests."""
 
     __slots__ = ("_budget", "_connection", "_owner", "_services", "_share", "_transport", "is_short")
 
     def __init__(
         self, connection: Connection, transport: Transport, services: Services, owner: Served, share: Share
     ) -> None:
-        """`owner` gets another turn when the memory that it waits for is granted."""
+        """`owner` gets another turn when memory that it waits for is granted."""
         self.is_short = False  # the frame being received waits for memory
         self._connection = connection
         self._transport = transport
@@ -28,14 +28,14 @@ class RequestMemory:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the connection holds any memory of the budget."""
+        """Whether the connection holds memory of the budget."""
         return self._share.size > 0
 
     def count(self, *, is_waiting: bool) -> None:
-        """Count what is held now; receiving stops until the budget allows the next step of a large frame.
+        """Count the memory held now; receiving stops until the budget allows the next step of a large frame.
 
-        `is_waiting`: the request being handled waits, for data or for other clients. Then it is not in progress: its
-        connection is closed rather than one that moves a message.
+        `is_waiting`: the current request waits for data or for other clients. Its connection is then closed rather than
+        one that moves a message.
         """
         connection, share, budget = self._connection, self._share, self._budget
         held = connection.held_bytes + self._transport.received_bytes
@@ -57,13 +57,13 @@ class RequestMemory:
             self.is_short = not budget.grow(share, held - share.size, self._granted)
 
     def use_requests(self) -> None:
-        """Count in the budget of requests from now on: the client has authenticated."""
+        """Count in the budget for requests from now on, because the client has authenticated."""
         if self._budget is not self._services.requests:
             self.release()
             self._budget = self._services.requests
 
     def release(self) -> None:
-        """Release what is counted."""
+        """Release the counted memory."""
         self._budget.release(self._share)
 
     def close(self) -> None:

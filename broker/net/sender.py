@@ -1,6 +1,6 @@
 """Send replies over a transport in order: bytes with its `send`, file slices with sendfile(2) or as bytes.
 
-`send` sends as much as it can and returns why it stopped. A task reads slices that are not in the page cache.
+`send` sends as much as possible and returns why it stopped. A task reads slices that are not in the page cache.
 """
 
 import errno
@@ -19,9 +19,9 @@ from warmlog.broker.net.transport.transport import Transport
 from warmlog.broker.net.turns.served import Served
 
 FULL_ERRNOS = frozenset({errno.EAGAIN, errno.EINTR})
-LARGE_BYTES = 1 << 20  # a piece of this size is sent by itself: joining it with others would copy it
-# Up to this size, copying a slice into the reply is cheaper than another system call, and frees the file. Of one reply,
-# at most COPIED_BYTES are copied: 30 us, and a bound on what a slow peer keeps in memory.
+LARGE_BYTES = 1 << 20  # pieces of this size are sent separately: joining them would copy them
+# Up to this size, copying a slice into the reply is cheaper than another system call, and frees the file. At most
+# COPIED_BYTES of a reply are copied: 30 us, and a bound on the memory that a slow peer holds.
 SMALL_SLICE_BYTES = 32 << 10
 COPIED_BYTES = 256 << 10
 
@@ -47,7 +47,7 @@ class Sender:
     )
 
     def __init__(self, transport: Transport, session: Session, services: Services, owner: Served) -> None:
-        """After `send` has returned COLD, `owner` gets another turn once it is worth calling again."""
+        """After `send` has returned COLD, `owner` gets another turn when it should be called again."""
         self._transport = transport
         self._fd = transport.fd
         self._is_plain = transport.is_plain
@@ -56,15 +56,15 @@ class Sender:
         self._slices = services.slices
         self._owner: Served | None = owner
         self._out: deque[bytes | memoryview | SliceSend] = deque()
-        self._reading: trio.CancelScope | None = None  # scope of the task that reads the first slice
+        self._reading: trio.CancelScope | None = None  # cancels the task that reads the first slice
         self._has_thread = False  # a worker thread is sending on the socket
         self._handed_over: bytes | None = None  # being sent by the thread of `SharedSends`
         self.error: Exception | None = None  # raised in that task
         self.is_closed = False
-        self.sent_bytes = 0  # in total
+        self.sent_bytes = 0  # bytes sent in total
 
     def __bool__(self) -> bool:
-        """Whether anything is left to be sent."""
+        """Whether there is anything left to send."""
         return bool(self._out) or self._handed_over is not None or (not self._is_plain and self._is_unsent)
 
     @property
@@ -101,7 +101,7 @@ class Sender:
                 self._out.append(self._slices.begin(item, self._session))
 
     def send(self) -> int:
-        """Send as much as possible and return why it stopped.
+        """Send as much as possible and return why sending stopped.
 
         SENT: everything is sent. FULL: the socket's buffer is full. COLD: a slice is being read from disk. MORE: other
         connections should be served first. HANDED_OVER: a thread sends the rest. Raises OSError, TruncatedSliceError.
@@ -127,7 +127,7 @@ class Sender:
         return SENT if self._is_plain or self._transport.flush() else FULL
 
     def handed_back(self, sent: int) -> None:
-        """Record what a thread has sent of what was handed over: a number of bytes, or a negative errno."""
+        """Record a thread's result: the number of bytes sent, or a negative errno."""
         data, self._handed_over = self._handed_over, None
         assert data is not None
         if self.is_closed:
@@ -138,7 +138,7 @@ class Sender:
             self._sent_bytes(data, max(0, sent))
 
     def close(self) -> None:
-        """Drop unsent replies and close the socket, as soon as no thread uses it."""
+        """Drop unsent replies and close the socket once no thread uses it."""
         self.is_closed = True
         self._owner = None  # breaks a reference cycle
         self._out.clear()
@@ -175,11 +175,11 @@ class Sender:
         return SENT if self._sent_bytes(data, sent) else self._after_part()
 
     def _after_part(self) -> int:
-        """Return why only a part was sent: the socket is full, or the transport takes no more at once."""
+        """Return why only a part was sent: the socket is full, or the transport accepts no more per call."""
         return FULL if self._is_plain or self._is_unsent else MORE
 
     def _sent_bytes(self, data: bytes | memoryview, sent: int) -> bool:
-        """Keep what was not sent; return whether that is nothing."""
+        """Keep the unsent bytes; return whether there are none."""
         self._count_copy(sent)
         if sent == len(data):
             return True
@@ -201,7 +201,7 @@ class Sender:
         return state
 
     def _send_copy(self, sending: SliceSend) -> int:
-        """Send the next chunk as bytes. What the transport does not accept is read again."""
+        """Send the next chunk as bytes. Bytes that the transport does not accept are read again."""
         if not self._transport.flush():
             return FULL
         data = self._slices.read_chunk(sending)
@@ -232,7 +232,7 @@ class Sender:
         self.sent_bytes += sent
 
     async def _read_and_send(self) -> None:
-        """Read the next chunk of the first slice; if it does not stay in memory, send it from a worker thread."""
+        """Read the next chunk of the first slice; if it is evicted again, send it from a worker thread."""
         sending = self._out[0]
         assert isinstance(sending, SliceSend)
         assert self._reading is not None

@@ -4,7 +4,7 @@ trio has no sendfile, so the system call is made on the socket's descriptor.
 
 | the next chunk is                 | it is sent                                                            |
 |-----------------------------------|-----------------------------------------------------------------------|
-| resident                          | at once, as far as the socket's buffer allows                         |
+| resident                          | immediately, as far as the socket's buffer allows                     |
 | not resident                      | after a worker thread has read it (`SlicePath.bring`)                 |
 | evicted again before it was sent  | by a worker thread (`SlicePath.send_beside`), which waits for the disk |
 
@@ -22,21 +22,21 @@ from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.log.io.residency import KNOWN_S
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 
-CHUNK_BYTES = 1 << 20  # per turn of a socket: 1 MiB takes about half a millisecond over loopback
+CHUNK_BYTES = 1 << 20  # bytes per turn of a socket: 1 MiB takes about half a millisecond over loopback
 COPY_BYTES = 256 << 10  # the same for bytes to be encrypted: 1 MiB takes 0.8 ms
 SEND_THREADS = 2  # for chunks that do not stay resident, where the disk limits the speed
 
-# Result of sending: all is sent, the socket's buffer is full, a slice is not resident, more is left, or a thread is
+# Results of sending: all is sent, the socket's buffer is full, a slice is not resident, more is left, or a thread is
 # sending the last bytes.
 SENT, FULL, COLD, MORE, HANDED_OVER = range(5)
 
 
 class TruncatedSliceError(Exception):
-    """The file ended before the slice, so the length announced in the reply cannot be kept."""
+    """The file ends before the slice does, so the reply cannot have its announced length."""
 
 
 class SliceSend:
-    """A slice being sent to one socket. Keeps its file open even if the log deletes the segment."""
+    """A slice being sent to one socket. Keeps the file open even if the log deletes the segment."""
 
     __slots__ = ("end", "known_end", "known_until", "piece", "position")
 
@@ -44,7 +44,7 @@ class SliceSend:
         self.piece = piece
         self.position = piece.position
         self.end = piece.position + piece.length
-        self.known_end = piece.position + piece.warm_length  # up to here the slice was found resident
+        self.known_end = piece.position + piece.warm_length  # known to be resident up to here
         self.known_until = perf_counter() + KNOWN_S
 
     @property
@@ -102,7 +102,7 @@ class SlicePath:
         return True
 
     def _resident_bytes(self, sending: SliceSend, count: int) -> int:
-        """Return how many of the next `count` bytes can be read without waiting for a disk, or 0."""
+        """Return how many of the next `count` bytes can be read without waiting for a disk."""
         position = sending.position
         if position < sending.known_end and perf_counter() < sending.known_until:
             return min(count, sending.known_end - position)
@@ -112,7 +112,7 @@ class SlicePath:
         return count
 
     async def bring(self, sending: SliceSend, consumer: Hashable) -> bool:
-        """Read the next chunk into the page cache; return False if it does not stay there. Raises OSError."""
+        """Read the next chunk into the page cache; return False if it is evicted again. Raises OSError."""
         position, count = sending.position, sending.chunk_bytes
         is_there = await self._reads.bring(consumer, sending.piece, position, count)
         if is_there:
@@ -122,7 +122,7 @@ class SlicePath:
     async def send_beside(self, fd: int, sending: SliceSend, consumer: Hashable) -> int:
         """Send the next chunk from a worker thread; returns and raises as `send_chunk`.
 
-        The socket must stay open until this returns, even when it is cancelled.
+        The socket must stay open until this returns, even if it is cancelled.
         """
         position, count = sending.position, sending.chunk_bytes
         send = partial(_send_some, fd, sending.piece.descriptor.fd, position, count)
@@ -136,7 +136,7 @@ class SlicePath:
         return data
 
     def forget(self, consumer: Hashable) -> None:
-        """Stop reading ahead for a consumer that has disconnected."""
+        """Stop read-ahead for a consumer that has disconnected."""
         self._reads.forget(consumer)
 
     def _took(self, sending: SliceSend, count: int, sent: int, consumer: Hashable) -> int:

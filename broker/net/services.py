@@ -1,4 +1,4 @@
-"""Handlers, limits and metrics that all connections of a listener share."""
+"""Handlers, limits and metrics shared by all connections of a listener."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ LOG_PAUSE_S = 10.0
 
 
 class Services:
-    """The dependencies of a channel, and the rate limit of log lines about peers."""
+    """The dependencies of channels, and the rate limit of log lines about peers."""
 
     __slots__ = (
         "_api_metrics",
@@ -58,8 +58,8 @@ class Services:
     ) -> None:  # fmt: skip
         self.name = name  # the listener's
         self.wire = wire
-        self.login_rules = login_rules  # None: clients do not log in
-        self.logins = requests if logins is None else logins  # in place of `requests` before a login is complete
+        self.login_rules = login_rules  # None if clients do not log in
+        self.logins = requests if logins is None else logins  # used instead of `requests` before a login is complete
         self._guard = guard
         self.turn = turn
         self.dispatcher = dispatcher
@@ -91,16 +91,16 @@ class Services:
         return histograms
 
     def log_closed(self, session: Session, error: ProtocolError) -> None:
-        """Log why a connection is closed. Rate-limited, since a peer may send invalid frames without end."""
+        """Log why a connection is closed. Rate-limited, since a peer may send endless invalid frames."""
         self._log(session, "closed", error)
 
     def evicted(self, session: Session, reason: str, why: str) -> None:
-        """Count and log a connection that is closed for the sake of others, or because its peer is too slow."""
+        """Count and log a connection that is closed to free memory, or because its peer is too slow."""
         self.metrics.evicted_connections[reason].add()
         self._log(session, "closed", why)
 
     def log_refused(self, session: Session, error: ProtocolError) -> None:
-        """Log why a request is answered with an error instead of its reply. Rate-limited."""
+        """Log why a request gets an error instead of its reply. Rate-limited."""
         self._log(session, "refused a request", error)
 
     def log_handshake(self, session: Session, why: str) -> None:

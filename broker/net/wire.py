@@ -1,4 +1,4 @@
-"""The two wire formats behind one interface: frames to requests, responses to bytes."""
+"""One interface to the two wire formats: frames to requests, responses to bytes."""
 
 from collections.abc import Sized
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +17,7 @@ from warmlog.protocol.response import ErrorResponse, Response
 from warmlog.protocol.weight import weight
 
 LOOP_WORK = ENGINE.loop_work
-MAX_VALUES = 1024  # in a response encoded on the event loop: about 1 ms where the field tables convert them
+MAX_VALUES = 1024  # values in a response that is encoded on the event loop: about 1 ms if field tables convert them
 
 
 class ErrorReply(NamedTuple):
@@ -30,7 +30,7 @@ class ErrorReply(NamedTuple):
 class Wire(Protocol):
     """The wire format of a listener.
 
-    `call` holds the part of a request that is needed to encode its reply, such as the request id.
+    `call` is the part of a request needed to encode its reply, such as the request id.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Wire(Protocol):
     ) -> list[Sized]:
         """Encode a reply to a frame: bytes and, for a fetch, its file slices. `limit` as in `decode`.
 
-        `throttle_ms`: for how long the client has to pause, which only Kafka's protocol has a field for. Raises
-        ReplyTooLargeError when everything but the slices takes more than `max_bytes`.
+        `throttle_ms`: how long the client has to pause; only Kafka's protocol has a field for it. Raises
+        ReplyTooLargeError if everything but the slices takes more than `max_bytes`.
         """
 
     def refusal(self, error: ProtocolError) -> ErrorReply | None:
@@ -62,7 +62,7 @@ class NativeWire:
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[int, Any]:
         """Decode a frame to (request id, request); the first one must be a hello. Raises ProtocolError."""
-        del limit  # the content of a native frame is bounded
+        del limit  # native frames are bounded, so `limit` is not needed
         request_id, request = native_codec.decode_request(frame)
         version = context.session.protocol_version
         if version is None:
@@ -78,7 +78,7 @@ class NativeWire:
         self, call: int, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode the reply's frame."""
-        del throttle_ms  # the client notices by the pause
+        del throttle_ms  # the protocol has no field for it
         return native_codec.encode_response(call, response, limit, max_bytes)
 
     def refusal(self, error: ProtocolError) -> ErrorReply:
@@ -105,7 +105,7 @@ class KafkaWire:
         self, call: Any, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
         """Encode the reply's frame."""
-        if limit != NO_LIMIT:  # error entries and converted values are built before encoding starts
+        if limit != NO_LIMIT:  # because error entries and converted values are built before encoding starts
             source = call.request if type(response) is ErrorResponse else response
             if weight(source, MAX_VALUES) > MAX_VALUES:
                 raise LargeMessageError(f"a reply of more than {MAX_VALUES} values")
@@ -117,7 +117,7 @@ class KafkaWire:
 
 
 class OutOfTurnError(ProtocolError):
-    """A request before hello."""
+    """A request arrived before hello."""
 
     code = ErrorCode.INVALID_REQUEST
 

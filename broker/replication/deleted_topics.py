@@ -20,13 +20,13 @@ class DeletedTopics:
     """Removes the marks of this broker from deleted topics. Belongs to the event loop."""
 
     def __init__(self, node: StoreNode, replicas_of: Callable[[UUID], int]) -> None:
-        """`replicas_of`: how many replicas of a topic are on this broker."""
+        """`replicas_of` returns how many replicas of a topic are on this broker."""
         self._node = node
         self._replicas_of = replicas_of
         self._unmarking: set[UUID] = set()
 
     def unmark(self) -> None:
-        """Remove the marks of the topics without a replica here. All data directories must be online."""
+        """Remove the marks of topics without a replica here. All data directories must be online."""
         for topic, brokers in self._node.image.gone.items():
             if self._node.id in brokers and not self._replicas_of(topic) and topic not in self._unmarking:
                 self._unmarking.add(topic)
@@ -44,7 +44,7 @@ class DeletedTopics:
 
 
 def judge(image: ClusterImage, broker: int, topic: str, index: int, topic_id: UUID) -> Verdict:
-    """Return what to do with a partition directory: delete it if its topic was deleted or its replica moved away.
+    """Decide what to do with a partition directory: delete it if its topic was deleted or its replica moved away.
 
     A directory of a topic that the cluster does not know is kept: its deletion was never requested.
     """

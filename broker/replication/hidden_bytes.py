@@ -1,4 +1,4 @@
-"""Count the bytes that a log shows to consumers when its high watermark advances.
+"""Count the bytes that become visible to consumers when the high watermark advances.
 
 Waiting fetches are notified of the number of bytes that each advance adds, so that a fetch with a large `min_bytes`
 does not read after every advance.
@@ -6,7 +6,7 @@ does not read after every advance.
 
 from collections import deque
 
-MAX_WRITES = 1000  # above the high watermark, kept apart; more are added up
+MAX_WRITES = 1000  # writes above the high watermark kept separately; further ones are merged
 
 
 class HiddenBytes:
@@ -15,7 +15,7 @@ class HiddenBytes:
     __slots__ = ("_shown", "_unknown_end", "_writes")
 
     def __init__(self, high_watermark: int, log_end: int) -> None:
-        """Begin at a high watermark. The sizes of the writes between it and `log_end` are not known."""
+        """Begin at a high watermark. The sizes of the writes between it and `log_end` are unknown."""
         self._shown = high_watermark
         self._unknown_end = log_end
         self._writes: deque[tuple[int, int]] = deque()  # (log end, bytes)
@@ -28,7 +28,7 @@ class HiddenBytes:
         writes.append((log_end, size))
 
     def show(self, high_watermark: int) -> int | None:
-        """Advance to a high watermark; return by how many bytes, at least 1, or None if that is not known."""
+        """Advance to a high watermark; return how many bytes became visible, at least 1, or None if unknown."""
         size, writes = 0, self._writes
         while writes and writes[0][0] <= high_watermark:
             size += writes.popleft()[1]

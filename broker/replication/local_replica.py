@@ -1,7 +1,7 @@
 """One replica on this broker and its role: it leads in one leader epoch, follows the leader, or does neither.
 
-    end        at once: hide it from clients, fail what waits for replicas, stop fetching
-    quiet      wait until nothing of that role uses the log
+    end        without waiting: hide it from clients, fail requests that wait for replicas, stop fetching
+        quiet      wait until the role no longer uses the log
     begin      lead or follow, by the state of the partition
 
 Invariants:
@@ -10,10 +10,10 @@ Invariants:
 2. This broker leads exactly while the state names it with an epoch of the history that its data continues.
 3. A log that has failed has no role.
 4. While it does not lead, the log begins no leader epoch, and its high watermark follows a leader.
-5. What copies from another cluster (`source_of`) appends to the log only while this broker leads, in one leader epoch,
-   and cuts it only between two.
+5. Copying from another cluster (`source_of`) appends to the log only while this broker leads, in one leader epoch, and
+   truncates it only between two leader epochs.
 
-A leader epoch is not written to the disk when it begins: the batches have it, and one without any is worth nothing.
+A leader epoch is not written to the disk when it begins: batches contain it, and one without batches is of no use.
 """
 
 import logging
@@ -44,16 +44,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ReplicationCounts:
-    """What has happened to replicas since startup."""
+    """Counts of events of replicas since startup."""
 
-    shrinks: int = 0  # of the ISRs of partitions that this broker leads
+    shrinks: int = 0  # changes of the ISRs of partitions that this broker leads
     expansions: int = 0
-    disowned: int = 0  # replicas here that left ISR and ELR, since they lost records or their disk
+    disowned: int = 0  # replicas here that left ISR and ELR after losing records or their disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the replicas of one broker share."""
+    """The objects that the replicas of one broker share."""
 
     node: ClusterNode
     partitions: Partitions
@@ -61,19 +61,19 @@ class Surroundings:
     follower: Follower
     deadlines: Deadlines
     proposals: IsrProposals
-    wanted: Callable[[tuple[str, int]], None]  # called with a topic and partition whose replica has something to do
+    wanted: Callable[[tuple[str, int]], None]  # called with a topic and partition whose replica has a step to take
     settings: Callable[[], Settings]
-    sending: Throttle  # to followers
-    receiving: Throttle  # from leaders
+    sending: Throttle  # rate to followers
+    receiving: Throttle  # rate from leaders
     counts: ReplicationCounts = field(default_factory=ReplicationCounts)
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a leader that copies from another cluster needs before it can continue: another leader epoch.
+    """The leader epoch that a leader copying from another cluster needs before it can continue.
 
-    `at_least`: the epoch that the source has. `cut`: awaited before that epoch begins, unless another broker leads by
-    then; returns False if the log cannot be cut now.
+    `at_least`: the epoch of the source. `cut`: truncates the log before that epoch begins, unless another broker leads
+    by then; returns False if the log cannot be truncated now.
     """
 
     at_least: int
@@ -101,11 +101,11 @@ class LocalReplica:
         self.key = key
         self.partition = partition
         self.leader_epoch = NO_EPOCH  # in which this broker leads
-        self.leader: PartitionLeader | None = None  # while it leads, and there are several replicas
+        self.leader: PartitionLeader | None = None  # while it leads and there are several replicas
         self.copy: PartitionReplica | None = None  # while it follows
         self.is_sound = not partition.log.failed
         self.stop_source: Callable[[], Following | None] | None = None  # while records are copied from a source
-        self.source_epoch = NO_EPOCH  # the latest leader epoch that the source is known to have
+        self.source_epoch = NO_EPOCH  # the source's latest known leader epoch
         self.renewal: Renewal | None = None
         self._shared = shared
         self._ending: list[Following] = []
@@ -128,7 +128,7 @@ class LocalReplica:
         return source_of(self._shared.node.image.topics.get(self.partition.topic), state)
 
     def renew(self, renewal: Renewal) -> None:
-        """Ask for another leader epoch; the source is not copied from until it begins."""
+        """Request another leader epoch; copying from the source pauses until it begins."""
         self.renewal = renewal
         self.want_step()
 
@@ -180,7 +180,7 @@ class LocalReplica:
         partition.wake_all()
 
     async def quiet(self) -> None:
-        """Wait until nothing of an earlier role uses the log."""
+        """Wait until an earlier role no longer uses the log."""
         while self._ending:
             following = self._ending[0]
             await following.ended()
@@ -198,9 +198,9 @@ class LocalReplica:
             self._follow(state)
 
     async def cut(self, state: PartitionState) -> bool:
-        """Cut the log as the renewal of this leader epoch asks; return False if that has to be tried again.
+        """Truncate the log as the renewal of the leader epoch requires; return False if that has to be retried.
 
-        The log must be `quiet`. If another broker leads, its log decides. Raises OSError.
+        The log must be `quiet`. If another broker leads, nothing is truncated: its log decides. Raises OSError.
         """
         renewal = self.renewal
         if renewal is not None and renewal.cut is not None and self.is_mine(state) and not await renewal.cut():
@@ -209,7 +209,7 @@ class LocalReplica:
         return True
 
     def needs_renewal(self, state: PartitionState) -> bool:
-        """Whether this broker leads a partition that follows a source, and has to begin another epoch."""
+        """Whether this broker leads a mirrored partition and has to begin another epoch."""
         if not self.is_sound or not self.is_mine(state) or self.source_in(state) is None:
             return False
         if self.partition.log.epochs.latest > state.leader_epoch:  # the store was restored from a backup
@@ -217,7 +217,7 @@ class LocalReplica:
         return self.renewal is not None and self.leader_epoch == state.leader_epoch
 
     def is_to_be_promoted(self, state: PartitionState) -> bool:
-        """Whether this broker leads in the epoch of the state, and the topic asks to make the partition writable."""
+        """Whether this broker leads in the state's epoch and the topic is being promoted."""
         topic = self._shared.node.image.topics.get(self.partition.topic)
         is_promoting = topic is not None and topic.mirror is not None and topic.mirror.is_promoting
         return is_promoting and state.promoted_at is None and self.leads and self.is_in_role(state)
@@ -273,9 +273,9 @@ class LocalReplica:
         shared.follower.follow(self.copy)
 
     def _let_consumers_read(self, state: PartitionState) -> None:
-        """Let consumers read from this copy while it is in sync with another broker, which leads.
+        """Allow consumers to read from this follower while it is in sync.
 
-        Kafka lets them read from any replica, where they wait in vain for records if it has lost its leader.
+        Kafka lets them read from any replica, where they wait in vain if it cannot reach its leader.
         """
         node, leader = self._shared.node, state.leader
         is_led = leader is not None and leader.broker != node.id
@@ -284,19 +284,19 @@ class LocalReplica:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether this replica is in the ISR, as far as is known here."""
+        """Whether this replica is in the ISR, according to the image."""
         state = self._shared.node.image.partitions.get(self.key)
         return state is not None and any(member.broker == self._shared.node.id for member in state.isr)
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the disk of the replica is full, and others wait for what it cannot append."""
+        """Whether the replica's disk is full, so that acknowledgements wait for records that it cannot append."""
         if not self.partition.log.appends.is_full:
             return False
         return self.leads if self.copy is None else self.is_in_sync and self.copy.problem is not None
 
     def _take_throttle(self) -> None:
-        """Apply a rate to what this replica sends or receives if the topic's settings say so."""
+        """Throttle what this replica sends or receives if the topic's settings say so."""
         shared, partition = self._shared, self.partition
         topic = shared.node.image.topics.get(partition.topic)
         configs: Mapping[str, str] = {} if topic is None else topic.configs
@@ -312,7 +312,7 @@ class LocalReplica:
     # -- while it leads ------------------------------------------------------------------------------------------------
 
     def update(self, state: PartitionState) -> None:
-        """Take over a state that leaves it in its role."""
+        """Adopt a state in which the role is unchanged."""
         self.partition.mirror_of = self.source_in(state)
         if self.copy is not None:
             self._let_consumers_read(state)
@@ -333,7 +333,7 @@ class LocalReplica:
         self.leader.update(state, min_isr(self._shared.node.image, self.key, state))
 
     def check(self) -> None:
-        """Take over changed settings and brokers. While it leads, look for followers to exclude or to let in."""
+        """Apply changed settings and brokers. A leader also proposes followers to remove from or add to the ISR."""
         self._take_throttle()
         if self.leader is None:
             return

@@ -1,4 +1,4 @@
-"""Ask replicas where their logs end, whoever leads: the longest is elected when none is known to be complete."""
+"""Query the log end offsets of replicas: the longest log is elected when none is known to be complete."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,24 +19,24 @@ from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.request import LATEST_TIMESTAMP
 
 TIMEOUT_S = 5.0
-OTHERS_TIMEOUT_S = 0.5  # for replicas outside the ISR and the ELR, once all members of these have answered
+OTHERS_TIMEOUT_S = 0.5  # wait for replicas outside the ISR and the ELR, once all members of these have answered
 
 logger = logging.getLogger(__name__)
 
 
 class LogEnds:
-    """Asks for the ends of logs."""
+    """Queries the log end offsets of replicas."""
 
     def __init__(self, node: ClusterNode, partitions: Partitions, leaders: Leaders) -> None:
         self._node = node
         self._partitions = partitions
         self._leaders = leaders
-        self._silent: set[Member] = set()  # outside of ISR and ELR; they are not asked again in the same registration
+        self._silent: set[Member] = set()  # outside of ISR and ELR; not queried again in the same registration
 
     async def ask(self, key: TopicIdPartition, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
-        """Return where the logs of these brokers end.
+        """Return the log end offsets of these brokers.
 
-        Brokers are left out that do not answer, whose log has failed, or that have registered again meanwhile.
+        Brokers that do not answer, whose log has failed, or that have registered again since, are left out.
         """
         log_ends: dict[Member, LogEnd] = {}
         name, state = self._node.image.names.get(key.topic_id), self._node.image.partitions.get(key)

@@ -9,7 +9,7 @@ from warmlog.broker.replication.local_replica import LocalReplica, Surroundings
 def declare_replication_metrics(
     metrics: Metrics, replicas: Callable[[], Iterable[LocalReplica]], shared: Surroundings
 ) -> None:
-    """Register the metrics of the replicas on this broker. All are read in a worker thread."""
+    """Declare the metrics of the replicas on this broker. All of them are read in a worker thread."""
     follower, counts = shared.follower, shared.counts
     gauges: Mapping[str, tuple[str, Callable[[LocalReplica], bool]]] = {
         "warmlog_replication_leaders": ("Partitions that this broker leads.", lambda local: local.leads),
@@ -51,7 +51,7 @@ def declare_replication_metrics(
     )
     metrics.counter(
         "warmlog_replication_throttled_bytes_total",
-        "Bytes of records of the replicas to which a replication rate applies.",
+        "Bytes of records transferred for replicas to which a replication rate applies.",
         lambda: [(("sent",), shared.sending.bytes), (("received",), shared.receiving.bytes)],
         ("direction",),
     )

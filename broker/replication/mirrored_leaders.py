@@ -1,10 +1,10 @@
-"""The steps of leaders whose partitions follow another cluster: begin another leader epoch, or become writable.
+"""The steps of leaders of mirrored partitions: begin another leader epoch, or become writable.
 
-Both are transactions of the store that a leader begins; the role in the new epoch follows from the image.
+Both are transactions of the store, started by the leader; its role in the new epoch follows from the image.
 
-Promotion, once the topic asks for it: stop copying -> wait until the high watermark is the log end, so that every
-member of the ISR has all records -> commit the end of the log together with the next leader epoch. If the leader is
-gone by then, the next one does the same from its own log end. The controller notes it when all partitions have done it.
+A promotion: stop copying -> wait until the high watermark is the log end, so that every member of the ISR has all
+records -> commit the end of the log together with the next leader epoch. If the leader fails before that, the next one
+does the same with its own log end. The controller records the promotion when all partitions are promoted.
 """
 
 import logging
@@ -21,13 +21,13 @@ from warmlog.broker.cluster.values import PartitionState
 from warmlog.broker.replication.local_replica import LocalReplica
 from warmlog.protocol.partitions import TopicPartition
 
-PAUSE_S = 0.2  # until replicas may have caught up
+PAUSE_S = 0.2  # pause for replicas to catch up
 
 logger = logging.getLogger(__name__)
 
 
 def to_be_promoted(image: ClusterImage, delta: ImageDelta) -> Iterator[TopicPartition]:
-    """Iterate over the partitions of changed topics that are asked to become writable."""
+    """Iterate over partitions of changed topics that are being promoted."""
     for name in delta.topics:
         topic = image.topics.get(name)
         if topic is not None and topic.mirror is not None and topic.mirror.is_promoting:
@@ -35,16 +35,16 @@ def to_be_promoted(image: ClusterImage, delta: ImageDelta) -> Iterator[TopicPart
 
 
 class MirroredLeaders:
-    """The steps of those led by one broker. Belongs to the event loop."""
+    """The steps of mirrored partitions that this broker leads. Belongs to the event loop."""
 
     def __init__(self, node: ClusterNode, commits: trio.CapacityLimiter) -> None:
-        """Begin without steps. `commits` limits the transactions at the same time."""
+        """Begin without steps. `commits` limits concurrent transactions."""
         self._node = node
         self._commits = commits
         self._paused: set[LocalReplica] = set()
 
     async def step(self, local: LocalReplica, state: PartitionState) -> bool | None:
-        """Take the next step of a replica; return whether there may be another one, None if there was none to take.
+        """Take the next step of a replica; return whether there may be another one, None if there was none.
 
         Raises StoreError.
         """
@@ -90,13 +90,13 @@ class MirroredLeaders:
         return False
 
     async def _raise_producer_ids(self, local: LocalReplica) -> None:
-        """Have the store allocate no producer id that the source has allocated: its producers are in the log."""
+        """Keep the store from allocating producer ids of the source, whose producers are in the log."""
         needed = local.partition.log.producers.largest_id + 1
         if needed > self._node.image.producer_ids.next_id:
             await admin.take_producer_ids(self._node, 0, at_least=needed)
 
     def _pause(self, local: LocalReplica) -> None:
-        """Take the next step after a pause."""
+        """Schedule the next step after a pause."""
         if local not in self._paused:
             self._paused.add(local)
             self._node.spawn(partial(self._again, local))

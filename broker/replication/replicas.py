@@ -1,18 +1,19 @@
-"""Bring the replicas on this broker in line with the image of the cluster.
+"""Apply the image of the cluster to the replicas on this broker.
 
-    the image has changed -> its partitions are due -> for each, one step after the other, until nothing is left:
+    the image changes -> the changed partitions are due -> for each, one step after the other until none is left:
         delete the log of another topic | leave ISR and ELR | create the log | lead or follow
 
-A replica is known here by (topic, partition), the name of its directory. The log there may be that of a deleted topic
-whose name is in use again.
+Replicas are identified by (topic, partition), the name of the directory. The log there may belong to a deleted topic
+whose name has been reused.
 
 Invariants:
-1. One task at a time works on a replica, and no other task changes roles, except that `end` may come at any time.
+1. One task at a time works on a replica, and no other task changes its role, except that `end` may be called any time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
    as soon as the loss is detected, before the log can be used again.
-3. A log is used for the topic id that its directory names, or not at all: its role ends at the moment when the image
-   gives its name to another topic, since that is what requests are compared with.
-4. A replica that fails is tried again; others continue. A change of roles does not wait for the disks of others.
+3. A log is used for the topic id that its directory names, or not at all: its role ends the moment the image gives its
+   name to another topic, since requests are compared with the image.
+4. A failed step of one replica is retried while others continue. A change of roles does not wait for other replicas'
+   disks.
 
 Source: kafka.server.ReplicaManager (applyDelta), KIP-966 for replicas that lost data.
 """
@@ -48,11 +49,11 @@ from warmlog.broker.replication.throttle import Throttle
 from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.partitions import TopicIdPartition, TopicPartition
 
-CREATIONS = 256  # of logs at the same time, or deletions
+CREATIONS = 256  # concurrent creations or deletions of logs
 COMMITS = 256  # at the same time
-STEPS_PER_TURN = 100  # begun at once
-CHECKS_PER_TURN = 100  # of leaders: about a millisecond
-RETRY_S = 1.0  # after a step has failed
+STEPS_PER_TURN = 100  # steps begun together
+CHECKS_PER_TURN = 100  # leaders checked in one step: about a millisecond
+RETRY_S = 1.0  # pause after a failed step
 FULL_DISK_INTERVAL_S = 1.0
 BURST_S = 1.0  # of throttled replication: longer than a fetch waits at the leader, so that no part of the rate is lost
 
@@ -73,7 +74,7 @@ class Replicas:
         deadlines: Deadlines,
         settings: Callable[[], Settings],
     ) -> None:
-        """Take over the logs that are open. The node must not follow the store yet, or changes would be missed."""
+        """Use the open logs. The node must not follow the store yet, or changes would be missed."""
         self._node = node
         self._partitions = partitions
         self._shared = Surroundings(
@@ -90,24 +91,24 @@ class Replicas:
         )
         self._log_ends = LogEnds(node, partitions, brokers)
         self._here: dict[TopicPartition, LocalReplica] = {}
-        self._assignments: dict[TopicIdPartition, TopicPartition] = {}  # of those
-        self._lost: set[TopicPartition] = set()  # replicas that have to leave ISR and ELR first
-        self._topics = Counter[UUID]()  # how many replicas of each are here
-        self._stuck: set[TopicPartition] = set()  # in-sync replicas on full disks, which others should not wait for
+        self._assignments: dict[TopicIdPartition, TopicPartition] = {}  # by partition id, the replicas here
+        self._lost: set[TopicPartition] = set()  # replicas that first have to leave ISR and ELR
+        self._topics = Counter[UUID]()  # number of replicas of each topic here
+        self._stuck: set[TopicPartition] = set()  # in-sync replicas on full disks, which should leave the ISR
         self._deleted = DeletedTopics(node, lambda topic: self._topics[topic])
         self._first_epoch = NO_EPOCH  # of this broker since startup
         self._due: dict[TopicPartition, None] = {}
         self._busy: set[TopicPartition] = set()
-        self._problems: dict[TopicPartition, str] = {}  # that were logged
+        self._problems: dict[TopicPartition, str] = {}  # problems already logged
         self._untried: set[TopicPartition] = set()  # since startup
         self._all_tried = trio.Event()
-        self._wanted = trio.Event()  # something is due
-        self._unchecked = trio.Event()  # brokers or settings have changed, on which leaders depend
+        self._wanted = trio.Event()  # set when a step is due
+        self._unchecked = trio.Event()  # set when brokers or settings that leaders depend on have changed
         self._disks = trio.CapacityLimiter(CREATIONS)
         self._store = trio.CapacityLimiter(COMMITS)
         self._mirrored = MirroredLeaders(node, self._store)
         for partition in partitions:
-            # The store may have been restored, and give the same epochs out again: they count only with records.
+            # A restored store may assign the same epochs again: an epoch counts only if there are records of it.
             offsets = partition.log.offsets
             partition.log.epochs.drop_empty(offsets.log_start_offset, offsets.log_end_offset)
             topic = partitions.topic(partition.topic)
@@ -127,15 +128,15 @@ class Replicas:
 
     @property
     def has_lost(self) -> bool:
-        """Whether a replica that has lost its records still has to leave ISR and ELR."""
+        """Whether a replica has lost its records and not left ISR and ELR yet."""
         return bool(self._lost)
 
     async def ask_log_ends(self, key: TopicIdPartition, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
-        """Ask brokers where their logs of a partition end; see `LogEnds.ask`."""
+        """Query the log end offsets of a partition's replicas; see `LogEnds.ask`."""
         return await self._log_ends.ask(key, members)
 
     def declare(self, metrics: Metrics) -> None:
-        """Register the metrics of replication."""
+        """Declare the metrics of replication."""
         declare_replication_metrics(metrics, lambda: list(self._here.values()), self._shared)
 
     def _adopt(self, key: TopicIdPartition, partition: Partition) -> None:
@@ -153,7 +154,7 @@ class Replicas:
         self._topics[local.key.topic_id] -= 1
         local.partition.on_health = None
 
-    # -- what is due ---------------------------------------------------------------------------------------------------
+    # -- due partitions ------------------------------------------------------------------------------------------------
 
     def _note(self, image: ClusterImage, delta: ImageDelta) -> None:
         me = self._node.id
@@ -187,7 +188,7 @@ class Replicas:
             self._deleted.unmark()
 
     def _all_assigned(self) -> list[TopicPartition]:
-        """Return the partitions of which the image, or the disk, has a replica."""
+        """Return the partitions of which the image or the disk has a replica here."""
         image = self._node.image
         held = [(image.names.get(key.topic_id), key.partition) for key in image.held.get(self._node.id, ())]
         return [*self._here, *[(name, index) for name, index in held if name is not None]]
@@ -203,13 +204,13 @@ class Replicas:
             return
         local.is_sound = is_sound
         replica = local.partition.topic, local.partition.index
-        if not is_sound:  # whether records are lost shows when it is rebuilt, and then it accepts appends again
+        if not is_sound:  # rebuilding it shows whether records are lost, and makes it accept appends again
             local.end()
             self._lost.add(replica)
         self._want(replica)
 
     def _lost_disk(self, topic: str, index: int) -> None:
-        """Record that the data directory of a replica is offline; its log is being closed."""
+        """Record that the data directory of a replica is offline and its log is being closed."""
         replica = topic, index
         local = self._here.get(replica)
         if local is not None:
@@ -221,14 +222,14 @@ class Replicas:
     # -- running -------------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry out what is due until cancelled; started when every replica has its role, or has failed to get it.
+        """Take due steps until cancelled; started when every replica has its role, or has failed to get it.
 
         The broker must be registered.
         """
         self._first_epoch = self._node.epoch
         missing = [each for each in self._lost - self._here.keys() if not self._partitions.may_be_offline(*each)]
         if self._node.since == self._first_epoch:
-            self._lost.clear()  # in another history they are not eligible anyway
+            self._lost.clear()  # in a new history they are not eligible anyway
             if missing:
                 logger.error(
                     "%d in-sync or eligible replicas have no log on this broker; replicating them from their leaders",
@@ -253,7 +254,7 @@ class Replicas:
                 task_status.started()
         finally:
             for local in self._here.values():
-                local.end()  # what waits for replicas would wait for ever: the logs are closed next
+                local.end()  # requests that wait for replicas would never end: the logs are closed next
 
     async def _begin_due(self, nursery: trio.Nursery) -> None:
         while True:
@@ -277,7 +278,7 @@ class Replicas:
                 self._problems[replica] = str(error)
                 logger.warning("%s-%d: cannot update the replica, retrying: %s", *replica, error)
             nursery.start_soon(self._retry, replica)
-        except Exception:  # a defect in one replica must not hold up others
+        except Exception:  # a defect in one replica must not stop others
             logger.exception("%s-%d: unexpected error while updating the replica, retrying", *replica)
             nursery.start_soon(self._retry, replica)
         else:
@@ -295,7 +296,7 @@ class Replicas:
         self._want(replica)
 
     async def _check_leaders(self) -> None:
-        """Look for followers that lag, every half `replica.lag.time.max.ms` and whenever brokers or settings change."""
+        """Check for lagging followers, every half `replica.lag.time.max.ms` and whenever brokers or settings change."""
         while True:
             with trio.move_on_after(self._shared.settings().replica_lag_time_max_ms / 2000):
                 await self._unchecked.wait()
@@ -306,7 +307,7 @@ class Replicas:
                     await trio.lowlevel.checkpoint()
 
     async def _watch_disks(self) -> None:
-        """Periodically make in-sync replicas on full disks step aside, so that no append waits for them."""
+        """Remove in-sync replicas on full disks from the ISR periodically, so that no append waits for them."""
         while True:
             await trio.sleep(FULL_DISK_INTERVAL_S)
             for replica in [replica for replica, local in self._here.items() if local.is_stuck]:
@@ -345,7 +346,7 @@ class Replicas:
     async def _change_role(
         self, replica: TopicPartition, local: LocalReplica, assigned: tuple[TopicIdPartition, PartitionState]
     ) -> None:
-        """End the role of a replica, and begin the next one unless the state has changed meanwhile."""
+        """End the role of a replica, and begin the next one unless the state has changed in between."""
         local.end()
         await local.quiet()
         if replica in self._lost or self._assigned(replica) != assigned:
@@ -367,14 +368,14 @@ class Replicas:
         return None if state is None or self._node.id not in state.replicas else (key, state)
 
     def _is_new(self, state: PartitionState) -> bool:
-        """Whether there cannot be a log of a partition yet that this broker was assigned."""
+        """Whether a partition was just assigned to this broker, so that there cannot be a log of it yet."""
         mine = self._member_of(state)
         return self._node.id in state.adding or (mine is not None and mine.epoch >= self._first_epoch)
 
     def _missing(self) -> list[TopicPartition]:
-        """Return the replicas that should have committed records but have no log, before this broker registers.
+        """Return replicas that should have committed records but have no log. Call it before this broker registers.
 
-        After that, an election may give the entry a newer epoch, and the missing log would go unnoticed.
+        After that, an election may renew the epoch of the entry, which hides the missing log.
         """
         image, missing = self._node.image, list[TopicPartition]()
         for key in image.held.get(self._node.id, ()):
@@ -388,7 +389,7 @@ class Replicas:
         return next((member for member in (*state.isr, *state.elr) if member.broker == self._node.id), None)
 
     async def _disown(self, replica: TopicPartition, key: TopicIdPartition) -> None:
-        """Leave ISR and ELR. A loss in the meantime counts again."""
+        """Leave ISR and ELR. A further loss in the meantime is handled again."""
 
         def make(image: ClusterImage) -> Decision | None:
             change = disown(image, key, self._node.me)
@@ -409,7 +410,7 @@ class Replicas:
     async def _make(self, replica: TopicPartition, key: TopicIdPartition, state: PartitionState) -> bool:
         """Create the log, unless it may be on an offline disk; return whether there may be another step.
 
-        If that fails, leave the in-sync replicas, so that no append waits for this one. Raises OSError, LogError.
+        If that fails, leave the ISR, so that no append waits for this replica. Raises OSError, LogError.
         """
         if self._partitions.may_be_offline(*replica) and not self._is_new(state):
             return False
@@ -425,7 +426,7 @@ class Replicas:
         return True
 
     async def _step_aside(self, replica: TopicPartition, key: TopicIdPartition, reason: str) -> None:
-        """Leave the in-sync replicas; if this broker leads, another one does, if there is one."""
+        """Leave the in-sync replicas; if this broker leads, another in-sync replica takes over, if there is one."""
         image, me = self._node.image, self._node.me
         state = image.partitions.get(key)
         change = step_aside(image, key, me)
@@ -439,7 +440,7 @@ class Replicas:
             logger.warning("%s-%d: %s: %s", *replica, done, reason)
 
     async def _drop(self, replica: TopicPartition, local: LocalReplica) -> None:
-        """Delete a replica that is not this broker's any more, or belonged to a deleted topic."""
+        """Delete a replica that is no longer assigned to this broker, or belonged to a deleted topic."""
         local.end()
         await local.quiet()
         async with self._disks:

@@ -1,9 +1,10 @@
-"""Fence this broker when only this broker has lost the store and others lead its partitions.
+"""Fence this broker when only it has lost the store and other brokers lead its partitions.
 
-A broker without a connection to the store cannot distinguish a store that is down, when it has to continue to serve,
-from a network partition. Once its lease must have expired, it asks other brokers. A later leader epoch of a partition
-that it leads proves that another leader was elected: then the broker fences itself until it has registered again. Its
-clients get NOT_LEADER_OR_FOLLOWER and turn to the others, instead of waiting for acknowledgements that cannot come.
+A broker without a connection to the store cannot distinguish a store that is down, in which case it has to continue to
+serve, from a network partition. Once its lease must have expired, it queries other brokers. A later leader epoch of a
+partition that it leads proves that another leader was elected: then the broker fences itself until it has registered
+again. Its clients get NOT_LEADER_OR_FOLLOWER and switch to the others, instead of waiting for acknowledgements that
+cannot come.
 
 A later leader epoch is proof whatever the other broker's image is: epochs only grow.
 """
@@ -23,14 +24,14 @@ from warmlog.protocol.kafka.peer_apis import METADATA
 from warmlog.protocol.partitions import TopicIdPartition
 from warmlog.protocol.response import MetadataResponse
 
-SAMPLE = 20  # partitions to ask about; some may have no other live replica
+SAMPLE = 20  # partitions to query; some may have no other live replica
 QUESTIONS_PER_LEASE = 3
 
 logger = logging.getLogger(__name__)
 
 
 class SelfFencing:
-    """Asks other brokers for later leader epochs while the store does not answer."""
+    """Queries other brokers for later leader epochs while the store does not answer."""
 
     def __init__(self, node: ClusterNode, brokers: ClusterBrokers, *, lease_s: float, random: Random) -> None:
         self._node = node
@@ -39,12 +40,12 @@ class SelfFencing:
         self._random = random
 
     async def run(self) -> None:
-        """Ask periodically while the store has been silent for longer than a lease, until cancelled."""
+        """Query periodically while the store has been silent for longer than a lease, until cancelled."""
         while True:
             await trio.sleep(self._lease_s / QUESTIONS_PER_LEASE)
             if not self._is_cut_off or not await self._is_replaced():
                 continue
-            if self._is_cut_off:  # still, after the time that the others took to answer
+            if self._is_cut_off:  # the store is still silent after the others have answered
                 logger.warning(
                     "broker %d cannot reach the cluster's store, and other brokers lead its partitions: fencing itself",
                     self._node.id,
@@ -56,7 +57,7 @@ class SelfFencing:
         return not self._node.is_fenced and self._node.silence_s > self._lease_s
 
     async def _is_replaced(self) -> bool:
-        """Return whether another broker knows a later leader of what this one leads."""
+        """Return whether another broker knows a later leader epoch of a partition that this one leads."""
         image, me = self._node.image, self._node.id
         led = [key for key in image.held.get(me, ()) if image.partitions[key].leader_id == me]
         sampled = self._random.sample(led, min(SAMPLE, len(led)))

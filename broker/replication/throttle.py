@@ -4,29 +4,29 @@ from collections.abc import Callable
 
 import trio
 
-MAX_SLEEP_S = 1.0  # then the rate is read again: it may have been raised
+MAX_SLEEP_S = 1.0  # longest wait before the rate, which may have been raised, is read again
 
 
 class Throttle:
-    """Shares a rate in bytes per second, 0 for none, which may change. Belongs to the event loop.
+    """Shares a rate in bytes per second, which may change; 0 is no limit. Belongs to the event loop.
 
-    `burst_s`: for how many seconds of a pause the rate can be made up for.
+    `burst_s`: seconds of a pause for which unused rate can be made up.
     """
 
     def __init__(self, rate: Callable[[], int] = lambda: 0, *, burst_s: float = 0.0) -> None:
         self.bytes = 0  # counted since the start
         self._rate = rate
         self._burst_s = burst_s
-        self._owed = 0.0  # bytes that were transferred before their time; negative: that may be
+        self._owed = 0.0  # bytes transferred ahead of the rate; negative: unused rate
         self._since = 0.0  # on trio's clock
 
     def at_most(self, max_bytes: int) -> int:
-        """Return how much to fetch at once: what the rate allows in a second, so that no wait is long."""
+        """Return how much to fetch in one request: what the rate allows in a second, so that no wait is long."""
         rate = self._rate()
         return min(max_bytes, rate) if rate else max_bytes
 
     async def passed(self, size: int) -> None:
-        """Count received bytes, and wait until others may be asked for."""
+        """Count received bytes, and wait until more may be requested."""
         self.count(size)
         delay_s = self.delay_s
         while delay_s > 0:
@@ -34,7 +34,7 @@ class Throttle:
             delay_s = self.delay_s
 
     def count(self, size: int, *, is_held_up: bool = True) -> None:
-        """Count transferred bytes. Those of a transfer that is never held up delay others by a second at most."""
+        """Count transferred bytes. Transfers that are never throttled delay others by a second at most."""
         self.bytes += size
         self._settle()
         owed = self._owed + size
@@ -42,7 +42,7 @@ class Throttle:
 
     @property
     def delay_s(self) -> float:
-        """How long nothing may be transferred, at the present rate; 0 if something may."""
+        """How long to pause at the present rate; 0 if bytes may be transferred."""
         rate = self._rate()
         self._settle()
         if not rate:
@@ -51,7 +51,7 @@ class Throttle:
         return self._owed / rate if self._owed >= 1 else 0.0
 
     def _settle(self) -> None:
-        """Deduct what the rate allowed since the last time."""
+        """Deduct what the rate has allowed since the last call."""
         now, rate = trio.current_time(), self._rate()
         self._owed = max(-self._burst_s * rate, self._owed - (now - self._since) * rate)
         self._since = now

@@ -1,1 +1,1 @@
-"""Changes of who may log in (`credentials`), what they may do (`acls`) and how much (`quotas`), in the store."""
+"""Change credentials, ACLs, quotas and delegation tokens in the store."""

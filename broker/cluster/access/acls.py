@@ -14,7 +14,7 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import StoredAcl
 from warmlog.broker.security.acls import Acl
 
-_Change = tuple[UUID, Acl | None]  # an id, and the ACL to create or None to delete the one that has it
+_Change = tuple[UUID, Acl | None]  # the id of an ACL, and the ACL to create, or None to delete it
 
 
 async def create_acls(node: StoreNode, acls: Sequence[Acl]) -> None:
@@ -35,7 +35,7 @@ async def _commit(node: StoreNode, changes: Sequence[_Change]) -> None:
 
 
 def _transaction(image: ClusterImage, changes: Sequence[_Change]) -> StoreTransaction | None:
-    """Return the transaction for the changes that are not made yet, or None if all are."""
+    """Return the transaction for the changes still to be made, or None if there are none."""
     operations: list[Operation] = []
     for each_id, acl in changes:
         key = acl_key(each_id)

@@ -22,7 +22,7 @@ UserMechanism: TypeAlias = tuple[str, str]
 
 
 def users_of(node: StoreNode, tokens: TokenLookup | None = None) -> Users:
-    """Return the users that a broker's image has. Before the first one is created, salts differ between brokers.
+    """Return the users in a broker's image. Until the first user is created, each broker has salts of its own.
 
     `tokens` finds delegation tokens, where these are enabled.
     """
@@ -47,7 +47,7 @@ async def change_credentials(
 def steps(
     deleted: Collection[UserMechanism], changed: Mapping[UserMechanism, ScramCredential]
 ) -> Iterator[list[Operation]]:
-    """Return what to write, by transaction."""
+    """Return the changes of each transaction."""
     operations: list[Operation] = [Delete(scram_key(*each)) for each in deleted]
     operations += [Put(scram_key(*key), encode(credential)) for key, credential in changed.items()]
     for start in range(0, len(operations), PER_TRANSACTION):
@@ -55,7 +55,7 @@ def steps(
 
 
 def transaction(image: ClusterImage, operations: list[Operation]) -> StoreTransaction:
-    """Return the transaction of a step, which creates the secret of unknown users if there is none."""
+    """Return the transaction of a step; the first one also writes the secret that unknown users' salts come from."""
     if image.login_secret:
         return StoreTransaction((), tuple(operations))
     secret = Put(LOGIN_SECRET_KEY, encode(LoginSecret(secret=token_bytes(SECRET_BYTES))))

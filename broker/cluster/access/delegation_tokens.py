@@ -22,7 +22,7 @@ async def create_token(node: StoreNode, token_id: str, token: DelegationToken) -
 
 
 async def change_expiry(node: StoreNode, token_id: str, expires_at: int) -> None:
-    """Change when a token expires, if it is still there. Raises StoreError."""
+    """Change the expiry time of a token if it still exists. Raises StoreError."""
 
     def change(image: ClusterImage) -> StoreTransaction | None:
         token = image.delegation_tokens.get(token_id)
@@ -34,7 +34,7 @@ async def change_expiry(node: StoreNode, token_id: str, expires_at: int) -> None
 
 
 async def delete_tokens(node: StoreNode, ids: Iterable[str]) -> None:
-    """Delete the tokens that are there. Raises StoreError."""
+    """Delete tokens; those that no longer exist are ignored. Raises StoreError."""
     left = list(ids)
     for start in range(0, len(left), PER_TRANSACTION):
         step = left[start : start + PER_TRANSACTION]
@@ -42,7 +42,7 @@ async def delete_tokens(node: StoreNode, ids: Iterable[str]) -> None:
 
 
 async def delete_expired_tokens(node: StoreNode, every_s: float, clock_ms: Callable[[], int]) -> None:
-    """Delete expired tokens from time to time, on the controller, until cancelled."""
+    """Delete expired tokens periodically, on the controller, until cancelled."""
     while True:
         await trio.sleep(every_s)
         controller, now_ms = node.image.controller, clock_ms()

@@ -10,12 +10,12 @@ from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import StoredQuotas
 from warmlog.broker.security.quotas.entities import QuotaEntity
 
-ENTITIES_PER_STEP = 100  # changed at once, within the store's limit
+ENTITIES_PER_STEP = 100  # changed in one transaction, within the store's limit
 QuotaChanges: TypeAlias = tuple[QuotaEntity, Mapping[str, float | None]]  # None removes a quota
 
 
 async def change_quotas(node: StoreNode, changes: Sequence[QuotaChanges]) -> None:
-    """Change the quotas of entities, each of which occurs once. Returns when this broker's image has the changes.
+    """Change the quotas of distinct entities. Returns when this broker's image has the changes.
 
     Changes of more entities than fit into one transaction are made in several, in order. Raises StoreError.
     """
@@ -28,7 +28,7 @@ async def _commit(node: StoreNode, changes: Sequence[QuotaChanges]) -> None:
 
 
 def _transaction(image: ClusterImage, changes: Sequence[QuotaChanges]) -> StoreTransaction | None:
-    """Return the transaction for the changes that are not made yet, or None if all are."""
+    """Return the transaction for the changes still to be made, or None if there are none."""
     compares: list[Compare] = []
     operations: list[Operation] = []
     for entity, changed in changes:

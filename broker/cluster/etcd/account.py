@@ -1,8 +1,8 @@
 """A user of etcd: its password, and the tokens that calls carry instead.
 
-A member of etcd forgets a token that was not used for five minutes (`--auth-token-ttl`), and all of them when it
-restarts. It refuses a call for its token before it does anything, so any call may be repeated with a new one, a
-transaction as well. A token is used at the endpoint that gave it: another member may not know it yet.
+A member of etcd drops a token that was not used for five minutes (`--auth-token-ttl`), and all of them when it
+restarts. It checks the token before it does anything, so any refused call may be repeated with a new token, a
+transaction as well. A token is used at the endpoint that issued it: another member may not know it yet.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class EtcdPasswordFileError(Exception):
 
 @dataclass(slots=True)
 class EndpointToken:
-    """The token at one endpoint: None before the first request for one, empty without authentication in etcd."""
+    """The token for one endpoint: None before the first request for one, empty if etcd has authentication disabled."""
 
     token: str | None = None
     renewing: trio.Lock = field(default_factory=trio.Lock)
@@ -43,7 +43,7 @@ class Account:
         return self._sessions.setdefault(endpoint, EndpointToken())
 
     async def request(self) -> gateway.AuthenticateRequest:
-        """Return the request for a token, with the password that the file has now. Raises EtcdPasswordFileError."""
+        """Return the request for a token; the password file is read each time. Raises EtcdPasswordFileError."""
         return gateway.AuthenticateRequest(self.user, await trio.to_thread.run_sync(self._password))
 
     def _password(self) -> str:

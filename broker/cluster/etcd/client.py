@@ -1,9 +1,9 @@
-"""Calls of etcd's JSON gateway at the first of several endpoints that answers.
+"""Call etcd's JSON gateway at the first of several endpoints that answers.
 
 Invariants:
 1. Every connection is greeted before its first call: the store compares the endpoint's identity with the one known.
-2. A call that may not be repeated is carried out by one endpoint at most: another one is tried only if the call was
-   not sent, or was refused because of its user or token. If there is no answer, its outcome is unknown.
+2. A call that must not be repeated is carried out by one endpoint at most: another one is tried only if the call was
+   not sent, or was refused because of its user or token. Without an answer its outcome is unknown.
 3. A connection whose call failed or was cancelled is closed.
 """
 
@@ -43,7 +43,7 @@ class GatewayClient:
         account: Account | None = None,
     ) -> None:
         """`greet` makes the first call of each connection; what it raises is raised by the caller's call."""
-        self._endpoints = list(endpoints)  # the one that answered last comes first
+        self._endpoints = list(endpoints)  # the endpoint that answered last comes first
         self._greet = greet
         self._timeouts = timeouts
         self._tls = tls
@@ -93,7 +93,7 @@ class GatewayClient:
         raise _no_answer(failures)
 
     async def _check_endpoints(self) -> None:
-        """Before the first call, greet all endpoints that can be reached, so that one of another store is detected."""
+        """Greet all reachable endpoints before the first call, to detect one that belongs to another store."""
         async with self._checking:
             if self._is_checked:
                 return
@@ -162,7 +162,7 @@ class GatewayClient:
         return None
 
     def _keep(self, connection: EndpointConnection) -> None:
-        """Keep a connection for later calls, or close it, as after a call that failed or was cancelled."""
+        """Keep a connection for later calls; close it if a call on it failed or was cancelled."""
         idle = self._idle[connection.endpoint]
         if len(idle) < MAX_IDLE and connection.is_idle:
             idle.append(connection)
@@ -170,7 +170,7 @@ class GatewayClient:
             connection.close()
 
     def _failed(self, endpoint: EtcdEndpoint, error: EndpointError, path: str = "") -> None:
-        """Try an endpoint last from now on; log its first failure, and its first refusal, which waiting cannot end."""
+        """Move an endpoint to the end of the list; log its first failure, and its first refusal, which is permanent."""
         refused = path if error.is_refusal else ""
         if endpoint not in self._failing or (refused and not self._failing[endpoint]):
             self._failing[endpoint] = refused
@@ -179,7 +179,7 @@ class GatewayClient:
         self._endpoints.append(endpoint)
 
     def _answered(self, endpoint: EtcdEndpoint, path: str) -> None:
-        """Note a response; after a refusal, only one to the same path, since others may not need the permission."""
+        """Count an endpoint as working again; after a refusal, only if the refused path was called."""
         if self._failing.get(endpoint) in {"", path}:
             del self._failing[endpoint]
             logger.info("cluster store: %s answers again", endpoint)

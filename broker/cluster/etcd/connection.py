@@ -1,9 +1,9 @@
-"""A connection to one endpoint of etcd's JSON gateway: a call at a time, or a watch.
+"""A connection to one endpoint of etcd's JSON gateway: one call at a time, or a watch.
 
 The gateway is itself a client of its member: it uses the member's certificate, and does not pass on the certificate of
-its own client. So only a user with a password has an identity here. etcd prevents mistakes about that in two ways. Once
-authentication is enabled, it refuses client certificates with a common name. And it never takes the common name of the
-member's certificate for a user's if a call has the `accept` header of a client of the gateway, which that passes on.
+its own client. So a broker can only be identified by a user with a password. etcd rules out mistaken identities in two
+ways: once authentication is enabled, it refuses client certificates with a common name; and it ignores the common name
+of the member's certificate in calls that carry the `accept` header of the gateway's clients, which is passed on.
 
 Source: etcd's server/embed/serve.go (accessController) and server/auth/store.go (AuthInfoFromTLS).
 """
@@ -39,7 +39,7 @@ class EndpointError(Exception):
     def __init__(self, endpoint: EtcdEndpoint, why: str, *, is_sent: bool, is_refusal: bool = False) -> None:
         super().__init__(f"{endpoint}: {why}")
         self.is_sent = is_sent  # the call may have been carried out
-        self.is_refusal = is_refusal  # it does not accept this client, or this client does not trust it
+        self.is_refusal = is_refusal  # the endpoint rejects this client, or this client does not trust it
 
 
 class EndpointConnection:
@@ -74,7 +74,7 @@ class EndpointConnection:
         return self._decode(response.body, message)
 
     async def open_watch(self, request: gateway.WatchRequest) -> None:
-        """Begin a watch, which `watch_response` continues. Raises EndpointError, StatusError."""
+        """Begin a watch; `watch_response` reads it. Raises EndpointError, StatusError."""
         token = "" if self._account is None else await self._token(self._account)
         try:
             status = await self._connection.open_stream(gateway.WATCH, gateway.encode(request), token)
@@ -84,7 +84,7 @@ class EndpointConnection:
             raise self._lost(error) from None
 
     async def watch_response(self) -> gateway.WatchResponse:
-        """Return what a watch reports next. Cancelling it loses nothing. Raises EndpointError."""
+        """Return the next response of a watch. Cancelling it loses nothing. Raises EndpointError."""
         try:
             line = await self._connection.read_line()
         except HttpError as error:
@@ -161,7 +161,7 @@ class EndpointConnection:
         return EndpointError(self.endpoint, status.message, is_sent=True)
 
     def _why_not_authorized(self, response: Response, status: gateway.Status) -> str:
-        """Return what is wrong with the user or the certificate of a refused call, or an empty text."""
+        """Return why a call was not authorized (user or certificate), or an empty text."""
         if status.code == gateway.PERMISSION_DENIED:
             who = "" if self._account is None else f" (user {self._account.user})"
             return f"{status.message}{who}: the user's role needs readwrite permission for the cluster's keys"
@@ -173,7 +173,7 @@ class EndpointConnection:
 
 
 def _status(response: Response) -> gateway.Status:
-    """Return the error in a response, an empty one if it is not etcd's."""
+    """Return the error in a response; an empty one if the response is not etcd's."""
     try:
         return gateway.decode(response.body, gateway.Status)
     except msgspec.MsgspecError:

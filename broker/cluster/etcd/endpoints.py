@@ -16,7 +16,7 @@ class EtcdEndpoint(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The host and the port, as in an URL."""
+        """The host and the port, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Timeouts(NamedTuple):
 
 
 def parse_endpoints(text: str) -> tuple[EtcdEndpoint, ...]:
-    """Return the endpoints of a list such as `http://a:2379,http://b:2379`, all with TLS or all without it.
+    """Parse endpoints such as `http://a:2379,http://b:2379`, all with TLS or all without it.
 
     Raises ValueError, one line.
     """
@@ -53,7 +53,7 @@ def parse_endpoints(text: str) -> tuple[EtcdEndpoint, ...]:
 
 def _parse_endpoints(text: str) -> Iterator[EtcdEndpoint]:
     for url in filter(None, (part.strip() for part in text.split(","))):
-        if "@" in url:  # not shown, since a password may be in front of it
+        if "@" in url:  # shown without the user part, which may contain a password
             raise ValueError("an endpoint of etcd cannot contain a user: set warmlog.cluster.etcd.user")
         form = f"{url!r} is not an endpoint of etcd: write it like http://127.0.0.1:2379"
         try:

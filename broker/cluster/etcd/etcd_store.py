@@ -37,8 +37,8 @@ from warmlog.broker.cluster.store_metrics import measured
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.security.client_tls import ClientTls
 
-MAX_COMMITS = 16  # at a time: more only wait inside etcd, and a connection each would be opened
-PAGE_KEYS = 1000  # of a range, so that decoding a page does not hold up the event loop
+MAX_COMMITS = 16  # concurrent calls: more would only wait inside etcd, each with a connection
+PAGE_KEYS = 1000  # keys of a range per page, so that decoding one does not hold the event loop
 
 
 class EtcdStore:
@@ -79,11 +79,11 @@ class EtcdStore:
 
     @property
     def known(self) -> KnownStore | None:
-        """The store's identity and its highest revision seen; None before the first call. Keep it across restarts."""
+        """The store's identity and highest revision seen; None before the first call. Callers keep it over restarts."""
         return self._identity.known
 
     async def range(self, prefix: str = "") -> Range:
-        """Return all keys that begin with a prefix, no older than any transaction that was answered before."""
+        """Return all keys that begin with a prefix, including every transaction answered before the call."""
         with measured(self._metrics, "range"):
             while True:
                 try:
@@ -115,7 +115,7 @@ class EtcdStore:
             watch.close()
 
     async def grant(self, ttl_s: float) -> int:
-        """Create a lease, which ends after this time, rounded up to seconds, unless it is kept alive."""
+        """Create a lease that ends after this time, rounded up to seconds, unless it is kept alive."""
         with measured(self._metrics, "grant"):
             request = gateway.GrantRequest(ttl=ceil(ttl_s))
             response = await self._client.call(gateway.GRANT, request, gateway.LeaseResponse)

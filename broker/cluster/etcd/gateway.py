@@ -1,4 +1,4 @@
-"""Messages of etcd's JSON gateway, as far as a cluster uses them.
+"""The messages of etcd's JSON gateway that a cluster uses.
 
 The gateway maps each call of etcd's API to a POST of a JSON object: `Range` of the service `KV` is `/v3/kv/range`.
 Bytes are base64, 64-bit integers are text, and fields that are zero, false or empty are left out. A response of
@@ -25,7 +25,7 @@ AUTHENTICATE = "/v3/auth/authenticate"
 INVALID_ARGUMENT = 3
 NOT_FOUND = 5
 PERMISSION_DENIED = 7
-FAILED_PRECONDITION = 9  # of an authentication: it is not enabled in etcd
+FAILED_PRECONDITION = 9  # response to Authenticate: authentication is not enabled
 OUT_OF_RANGE = 11
 UNIMPLEMENTED = 12
 UNAVAILABLE = 14
@@ -33,7 +33,7 @@ UNAUTHENTICATED = 16
 
 COMPACTED = "required revision has been compacted"  # in the message of an OUT_OF_RANGE
 LEASE_NOT_FOUND = "requested lease not found"  # in the message of a NOT_FOUND
-# In messages of an INVALID_ARGUMENT: a call without a token; users or roles were changed after the token was given.
+# In the message of an INVALID_ARGUMENT: no token, or users and roles have changed since the token was issued.
 _TOKEN_REFUSALS = ("user name is empty", "revision of auth store is old")
 COMMON_NAME = b"CommonName of client"  # in a response that is not JSON: see `connection`
 
@@ -45,7 +45,7 @@ class _Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Header(_Message, frozen=True):
-    """The cluster that responds, and its revision."""
+    """The id of the responding cluster, and its revision."""
 
     cluster_id: int = 0
     revision: int = 0
@@ -62,7 +62,7 @@ class EtcdKeyValue(_Message, frozen=True):
 
 
 class RangeRequest(_Message, frozen=True):
-    """Keys from `key` up to and without `range_end`, or only `key`. `revision`: as of then; 0 is now."""
+    """Read keys from `key` up to `range_end` (exclusive), or only `key`, as of `revision`; 0 is the latest."""
 
     key: bytes
     range_end: bytes = b""
@@ -71,7 +71,7 @@ class RangeRequest(_Message, frozen=True):
 
 
 class RangeResponse(_Message, frozen=True):
-    """The keys found, in order. `more`: the limit has cut them off."""
+    """The keys, in order. `more`: there are further ones beyond the limit."""
 
     header: Header
     kvs: list[EtcdKeyValue] = []
@@ -138,7 +138,7 @@ class LeaseResponse(_Message, frozen=True):
 
 
 class TimeToLiveResponse(_Message, frozen=True):
-    """How many whole seconds a lease lasts from now on, and after each renewal; -1 if there is no such lease."""
+    """The remaining time of a lease and its full time, in seconds; -1 if there is no such lease."""
 
     header: Header
     ttl: int = field(name="TTL", default=0)
@@ -152,13 +152,13 @@ class LeaseRequest(_Message, frozen=True):
 
 
 class HeaderResponse(_Message, frozen=True):
-    """A response without anything else."""
+    """A response with nothing but a header."""
 
     header: Header
 
 
 class WatchCreateRequest(_Message, frozen=True):
-    """Report changes of a range of keys from a revision on. `progress_notify`: and the revision from time to time."""
+    """Watch a range of keys from a revision on. `progress_notify`: also report the revision periodically."""
 
     key: bytes
     range_end: bytes = b""
@@ -180,7 +180,7 @@ class Event(_Message, frozen=True):
 
 
 class WatchResponse(_Message, frozen=True):
-    """Changes; or, without any, that the watch was created, was cancelled, or has reached a revision."""
+    """Changes; without any, the watch was created, was cancelled, or has reached a revision."""
 
     header: Header
     created: bool = False
@@ -207,7 +207,7 @@ class AuthenticateResponse(_Message, frozen=True):
 
 
 class CompactRequest(_Message, frozen=True):
-    """Forget the history before a revision."""
+    """Discard the history before a revision."""
 
     revision: int
 
@@ -220,7 +220,7 @@ class Status(_Message, frozen=True):
 
     @property
     def asks_for_token(self) -> bool:
-        """Whether the call was refused because its token is missing or not valid any more; nothing was done."""
+        """Whether the call was refused, without any effect, because its token is missing or no longer valid."""
         return self.code == UNAUTHENTICATED or (
             self.code == INVALID_ARGUMENT and any(each in self.message for each in _TOKEN_REFUSALS)
         )

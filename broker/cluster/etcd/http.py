@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection of a client, parsed with h11: a request at a time, a response whole or line by line."""
+"""A client's HTTP/1.1 connection, parsed with h11: one request at a time, its response whole or line by line."""
 
 import os
 import ssl
@@ -23,7 +23,7 @@ class HttpError(Exception):
 
     def __init__(self, what: str, error: BaseException) -> None:
         cause = _first_cause(error)
-        self.is_refusal = is_permanent(cause)  # one side does not accept the other's certificate, or TLS
+        self.is_refusal = is_permanent(cause)  # one side rejects the other's certificate, or TLS
         super().__init__(failure_in_words(cause) if isinstance(cause, ssl.SSLError) else f"{what}: {_reason(cause)}")
 
 
@@ -60,7 +60,7 @@ class HttpClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a request can be sent: the last response was read to its end, and the peer did not close."""
+        """Whether a request can be sent: the last response was read to its end, and the connection is still open."""
         return self._parser.our_state is h11.IDLE and not self._socket.is_readable()
 
     async def post(self, path: str, body: bytes, token: str = "") -> Response:
@@ -114,7 +114,7 @@ class HttpClientConnection:
         return event.status_code
 
     async def _part(self) -> bytes | None:
-        """Return a part of the response's body, or None at its end."""
+        """Return the next part of the response's body, or None at its end."""
         event = await self._event()
         if isinstance(event, h11.Data):
             return bytes(event.data)
@@ -133,7 +133,7 @@ class HttpClientConnection:
 
 
 async def _secured(tcp: trio.SocketStream, tls: ssl.SSLContext, host: str) -> "trio.SSLStream[trio.SocketStream]":
-    """Return a stream with TLS after its handshake; close the socket if that fails."""
+    """Perform the TLS handshake and return the stream; close the socket if that fails."""
     # https_compatible: a peer may close without a close_notify, since HTTP delimits responses
     stream = trio.SSLStream(tcp, tls, server_hostname=host, https_compatible=True)
     try:
@@ -147,7 +147,7 @@ async def _secured(tcp: trio.SocketStream, tls: ssl.SSLContext, host: str) -> "t
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Return the error that trio wraps, the one of the first attempt if there were several."""
+    """Return the error that trio wraps; of several attempts, the first one's."""
     while isinstance(cause := error.__cause__, BaseException):
         error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
     return error

@@ -1,7 +1,7 @@
-"""Recognise the etcd that a cluster uses, and its keys there.
+"""Identify the etcd that a cluster uses, and its keys there.
 
 Keys are stored under `/warmlog/CLUSTER/`. One of them is not part of the contents: `store` has a random id, written by
-the first broker that connects. It tells apart two etcd clusters that were bootstrapped alike, which have the same
+the first broker that connects. It distinguishes etcd clusters that were bootstrapped alike and so have the same
 cluster id.
 """
 
@@ -75,12 +75,12 @@ class EtcdIdentity:
             )
 
     def touch_request(self) -> gateway.TxnRequest:
-        """Return a transaction that changes nothing of the contents, but is an event of each watch."""
+        """Return a transaction that leaves the contents unchanged, but is an event of each watch."""
         assert self.known is not None
         return gateway.TxnRequest(success=[self._put(self.known.identity)])
 
     async def _create(self, connection: EndpointConnection) -> str:
-        """Write a random id into a new store, and return it; or the id that another broker has written meanwhile."""
+        """Write a random id into a new store and return it; return another broker's id if that was faster."""
         identity = uuid4().hex
         request = gateway.TxnRequest(compare=[gateway.ModCompare(self.key)], success=[self._put(identity)])
         if (await connection.call(gateway.TXN, request, gateway.TxnResponse)).succeeded:

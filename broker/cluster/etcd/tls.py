@@ -1,4 +1,4 @@
-"""What the failures of a TLS connection to etcd mean, and the settings that mend them."""
+"""Explain failures of TLS connections to etcd, and name the settings that fix them."""
 
 import ssl
 from typing import Final
@@ -22,5 +22,5 @@ def failure_in_words(error: ssl.SSLError) -> str:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether another attempt would fail alike, since one side does not accept the other."""
+    """Whether another attempt would fail in the same way, because one side rejects the other."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLSyscallError)

@@ -1,10 +1,10 @@
 """A watch of etcd that outlives its connections.
 
 A watch that reports nothing is either idle or stuck: its member of etcd is frozen or cut off, or its connection is half
-open. After some quiet the store's revision tells. If it is the last one reported, there was nothing to report. If not,
-the watch writes an event for itself; if even that does not arrive, the connection is replaced. Where others use the
-same etcd, that event also carries the revision forward, so that no caller waits for a revision that only they have
-written.
+open. After some time without a report, the store's revision is compared with the last one reported. If they are equal,
+there was nothing to report. If not, the watch writes an event for itself; if even that does not arrive, the connection
+is replaced. In an etcd that others use as well, that event also advances the revision, so that no caller waits for a
+revision that only they have written.
 """
 
 import logging
@@ -30,18 +30,18 @@ class EtcdWatch:
     ) -> None:
         self._client = client
         self._identity = identity
-        self._revision = after_revision  # up to which everything was reported
+        self._revision = after_revision  # everything up to it was reported
         self._quiet_s = quiet_s
         self._random = random
         self._delays = delays_s(random)
         self._connection: EndpointConnection | None = None
-        self._is_touched = False  # an event was written because of this quiet
+        self._is_touched = False  # an event was written in this quiet period
 
     def __aiter__(self) -> "EtcdWatch":
         return self
 
     async def __anext__(self) -> Changes:
-        """Return the next changes; wait for them over failures of the store. Raises StoreMismatchError."""
+        """Return the next changes; failures of the store only delay them. Raises StoreMismatchError."""
         while True:
             try:
                 changes = await self._next()
@@ -62,7 +62,7 @@ class EtcdWatch:
             self._connection = None
 
     async def _next(self) -> Changes | None:
-        """Return changes, or None after quiet or a response without news. Raises EndpointError, StoreError."""
+        """Return changes, or None after a timeout or a response without changes. Raises EndpointError, StoreError."""
         if self._connection is None:
             prefix = self._identity.prefix
             request = gateway.WatchCreateRequest(

@@ -1,7 +1,7 @@
 """Let a broker by itself grow into a cluster: the contents of its own store become part of the cluster's.
 
     own store                     cluster's store
-    topics/NAME                   the same, after states of its partitions: this broker has the only replica, and leads
+    topics/NAME                   the same, after its partitions' states; this broker is the leader and only replica
     topics/NAME, being deleted    gone/ID/N
     configs, features, gone       the same, unless the cluster has other values
     acls/ID                       the same
@@ -9,8 +9,8 @@
     producer-ids                  the higher one
     scram, login-secret, tokens   the same, unless the cluster has them: of a member as well
 
-Nothing is taken over from a broker that did not stop cleanly, as only a clean stop tells the leader epoch of each log;
-each begins the next one. The next attempt finds what was committed before a crash, and continues from there.
+Nothing is taken over from a broker that did not stop cleanly: only a clean stop records the leader epoch of each log,
+after which the partition begins the next one. After a crash, the next attempt continues after what was committed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ Epochs = Mapping[TopicPartition, int]  # the latest leader epochs, by topic and 
 
 
 def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Sequence[StoreTransaction] | Refusal:
-    """Return transactions that add what is missing of a broker's own store, in this order; none if all is there.
+    """Return the transactions, in order, that add what the cluster lacks of a broker's own store.
 
     `me` has the epoch of the entries in ISRs. The broker must be registered with a history that begins there.
     """
@@ -68,9 +68,9 @@ def adopt_credentials(own: ClusterImage, cluster: ClusterImage) -> Sequence[Stor
 
 
 def history_of_adopted(own: ClusterImage, cluster: ClusterImage, broker: int) -> int:
-    """Return the first epoch of the history of adopted replicas: the lowest of their entries.
+    """Return the first epoch of the history of adopted replicas: the lowest in their ISR entries.
 
-    Entries of other topics are those of an earlier broker of this id, and its data is not here.
+    Entries of other topics belong to an earlier broker with this id, whose data is not here.
     """
     states = [cluster.partitions[key] for key in cluster.held.get(broker, ()) if key.topic_id in own.names]
     entries = [member.epoch for state in states for member in state.isr if member.broker == broker]
@@ -78,7 +78,7 @@ def history_of_adopted(own: ClusterImage, cluster: ClusterImage, broker: int) ->
 
 
 def _missing(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Iterator[Put]:
-    """Iterate over the keys that the cluster lacks; each topic comes after its partitions."""
+    """Iterate over the keys that the cluster lacks; a topic follows its partitions."""
     for name, topic in own.topics.items():
         if not topic.is_live:
             yield Put(gone_key(topic.id, me.broker), b"")
@@ -123,7 +123,7 @@ def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epoc
     for index in range(topic.partitions):
         key, epoch = TopicIdPartition(topic.id, index), epochs[name, index]
         stored = cluster.partitions.get(key)
-        if stored is None or stored.leader_epoch <= epoch:  # it was led by itself since an interrupted attempt
+        if stored is None or stored.leader_epoch <= epoch:  # led by this broker itself since an interrupted attempt
             state = PartitionState(replicas=(me.broker,), leader=me, leader_epoch=epoch + 1, isr=(me,))
             yield Put(partition_key(key), encode(state))
     if name not in cluster.topics:
@@ -131,7 +131,7 @@ def _topic(name: str, topic: TopicState, cluster: ClusterImage, me: Member, epoc
 
 
 def _in_steps(cluster: ClusterImage, puts: Iterator[Put]) -> Iterator[StoreTransaction]:
-    """Divide writes into transactions; each compares what it replaces."""
+    """Divide writes into transactions; each compares the keys that it replaces."""
     step: list[Put] = []
     for put in puts:
         if cluster.revision_of(put.key) and put.key.startswith("gone/"):

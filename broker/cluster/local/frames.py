@@ -1,4 +1,4 @@
-"""The frames between a store and the brokers on its machine: 4 bytes with the length, and a message in msgpack.
+"""Frames between a store and the brokers on its machine: a length of 4 bytes, then a message in msgpack.
 
 A connection carries one call at a time. After a `WatchCall` only changes follow, until one side closes it. Each reply
 has the id of the store and its revision.
@@ -65,7 +65,7 @@ Call: TypeAlias = RangeCall | CommitCall | WatchCall | GrantCall | KeepAliveCall
 
 
 class Problem(StrEnum):
-    """Why a call failed."""
+    """The reason why a call failed."""
 
     LEASE_EXPIRED = "lease expired"
     COMPACTED = "compacted"
@@ -73,13 +73,13 @@ class Problem(StrEnum):
 
 
 class Reply(Struct, frozen=True, array_like=True):
-    """The outcome of a call, or a report of a watch. `number` is the lease, or the seconds, that a call returns."""
+    """The result of a call, or a report of a watch. `number`: the lease id or the seconds that a call returns."""
 
     store_id: int
     revision: int
     events: tuple[Event, ...] = ()
     succeeded: bool = False
-    number: int | float = 0  # a float could not hold every lease
+    number: int | float = 0  # a float cannot represent every lease id
     problem: Problem | None = None
     message: str = ""
 
@@ -126,7 +126,7 @@ class FrameStream:
             received += part
 
     async def closed(self) -> None:
-        """Return when the peer has closed the connection."""
+        """Wait until the peer has closed the connection."""
         while await self.receive() is not None:
             pass
 

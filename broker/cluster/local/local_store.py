@@ -1,4 +1,4 @@
-"""A `Store` in this process. A transaction is on the disk before any reader sees it.
+"""A `Store` in this process. Transactions become visible when they are on the disk.
 
 Transactions that arrive while the disk is busy are written together. Leases are counted in memory: they end with the
 process, and so do the keys attached to them.
@@ -28,8 +28,8 @@ from warmlog.broker.cluster.store import (
 )
 from warmlog.broker.metadata.errors import MetadataError
 
-MIN_TTL_S = 2.0  # of a lease: etcd's, with its default election timeout
-KEPT_REVISIONS = 10_000  # for watches that resume
+MIN_TTL_S = 2.0  # the shortest lease: etcd's, with its default election timeout
+KEPT_REVISIONS = 10_000  # changes kept for watches that resume
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class _Lease(NamedTuple):
 
 
 class _Wish:
-    """A transaction that is to be committed, and its result."""
+    """A transaction waiting to be committed, and its result."""
 
     __slots__ = ("result", "transaction")
 
@@ -53,16 +53,16 @@ class LocalStore:
     """A store on a file. Belongs to the event loop. Every call raises StoreError if the file cannot be used."""
 
     def __init__(self, file: StoreFile, *, kept_revisions: int = KEPT_REVISIONS) -> None:
-        """Serve the contents of a file. `run` must run if there are leases."""
+        """Serve the contents of a file. Leases end only while `run` runs."""
         self._file = file
-        self._compacted = file.revision  # changes up to this revision are forgotten
+        self._compacted = file.revision  # changes up to this revision are no longer kept
         self._history: deque[Changes] = deque(maxlen=kept_revisions)  # after `_compacted`
         self._changed = trio.Event()
         self._waiting: list[_Wish] = []
         self._writing = trio.Lock()
         self._leases: dict[int, _Lease] = {}
         self._granted = trio.Event()
-        self.on_changes: list[Callable[[Changes], None]] = []  # each is called with every change, before its answer
+        self.on_changes: list[Callable[[Changes], None]] = []  # called with every change, before the commit returns
         self._random = Random()  # noqa: S311  # ids of leases, which no earlier process may have used
 
     @property
@@ -75,7 +75,7 @@ class LocalStore:
         self._file.close()
 
     async def run(self) -> None:
-        """End leases when their time is over, until cancelled."""
+        """End leases that expire, until cancelled."""
         while True:
             granted = self._granted
             with trio.move_on_at(min([lease.ends_at for lease in self._leases.values()], default=inf)):
@@ -156,7 +156,7 @@ class LocalStore:
     async def _changes(self, revision: int) -> AsyncGenerator[Changes, None]:
         while True:
             if revision < self._compacted:
-                raise CompactedError(f"changes up to revision {self._compacted} are not kept any more")
+                raise CompactedError(f"changes up to revision {self._compacted} are no longer kept")
             changed, history = self._changed, self._history
             first = len(history)
             while first and history[first - 1].revision > revision:

@@ -1,6 +1,6 @@
 """A broker by itself: a cluster of one, the only writer of its store.
 
-It is registered for good, and the controller. There are no states of partitions in its store: it has the only replica
+It is always registered, and the controller. There are no states of partitions in its store: it has the only replica
 of each, and its logs know their leader epochs.
 """
 
@@ -22,14 +22,14 @@ class LoneNode(StoreNode):
     is_alone = True
 
     def __init__(self, store: LocalStore, node_id: int, contents: Range, random: Random) -> None:
-        """`contents`: of the store, as it is now."""
+        """`contents`: the current contents of the store."""
         super().__init__(store, node_id, ClusterImage.of_broker(contents, node_id), random)
-        self.run_in: Spawn | None = None  # runs tasks
+        self.run_in: Spawn | None = None  # in which tasks run
         store.on_changes.append(lambda changes: self._take(self.image.apply(changes)))
 
     @property
     def me(self) -> Member:
-        """Return this broker with the only epoch that it has."""
+        """Return this broker with its only epoch."""
         return Member(self.id, self.image.brokers[self.id].epoch)
 
     @property

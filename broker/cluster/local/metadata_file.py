@@ -1,4 +1,4 @@
-"""`metadata.sqlite`, in the first data directory: the store of a broker by itself, and what each broker remembers.
+"""`metadata.sqlite`, in the first data directory: the store of a broker by itself, and the list of directories.
 
     keys, numbers    the store (`store_file`); empty in a cluster, whose store is elsewhere
     directories      the data directories at the last startup
@@ -42,7 +42,7 @@ class MetadataFile:
         return ClusterImage(self.contents())
 
     def clear(self) -> None:
-        """Empty the store: its contents are part of a cluster's from now on."""
+        """Empty the store, once its contents are part of a cluster's."""
         self.database.write(lambda connection: connection.execute("DELETE FROM keys"))
 
     def directories(self) -> dict[str, str]:
@@ -69,6 +69,6 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _migrate(node_id: int, path: Path, connection: sqlite3.Connection, version: int) -> None:
-    from warmlog.broker.cluster.local.older_layouts import migrate  # once in the life of a file
+    from warmlog.broker.cluster.local.older_layouts import migrate  # imported only to migrate a file
 
     migrate(path, connection, version, node_id)

@@ -1,7 +1,6 @@
 """Take over `metadata.sqlite` of layouts 1 to 5, where topics, settings, levels and counters had tables of their own.
 
-Before such a file is migrated, it is copied to `metadata.sqlite.layout5`: a version that does not know layout 6 can go
-on from there.
+Before such a file is migrated, it is copied to `metadata.sqlite.layout5`, which earlier versions can use.
 """
 
 import json
@@ -21,7 +20,7 @@ from warmlog.broker.cluster.values import Configs, Features, ProducerIds, TopicS
 from warmlog.broker.metadata.topic import Mirror
 
 LATEST_OLD, LAYOUT = 5, 6
-# What the layouts 2 to 5 have added to the one before.
+# What each of the layouts 2 to 5 added.
 _ADDED = {
     2: (
         "CREATE TABLE broker_configs (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT",
@@ -77,7 +76,7 @@ def _to_keys(connection: sqlite3.Connection, node_id: int) -> None:
     """Migrate layout 5 to 6: move topics, settings, levels and counters to keys of the store."""
     create_tables(connection)
     counters = dict(connection.execute("SELECT name, next FROM counters").fetchall())
-    revision = counters.get("changes", 0) + 2  # above that of an empty store, and never less than it was
+    revision = counters.get("changes", 0) + 2  # higher than in an empty store, and never lower than before
     rows = [(key, value, revision, NO_LEASE) for key, value in _keys(connection, node_id, counters)]
     if rows:
         connection.executemany(_INSERT, rows)
@@ -87,7 +86,7 @@ def _to_keys(connection: sqlite3.Connection, node_id: int) -> None:
 
 
 def _keys(connection: sqlite3.Connection, node_id: int, counters: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Iterate over the keys and values that correspond to the tables of layout 5."""
+    """Iterate over the keys and values that replace the tables of layout 5."""
     topics = connection.execute("SELECT name, id, partitions, configs, deleting, mirror FROM topics").fetchall()
     for name, topic_id, partitions, configs, deleting, mirror in topics:
         topic = TopicState(

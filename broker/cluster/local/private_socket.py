@@ -1,4 +1,4 @@
-"""A listening Unix socket that only this user reaches: any writer of the store decides which records are kept."""
+"""A Unix socket that only this user can connect to: whoever writes to the store decides which records are kept."""
 
 import os
 import socket
@@ -13,9 +13,9 @@ from warmlog.broker.cluster.local.socket_store import SCHEME
 def private_socket() -> Iterator[socket.socket]:
     """Listen on a socket in a temporary directory, which is removed afterwards. Raises OSError.
 
-    A directory of data may have a path that is too long for a socket (107 bytes).
+    The path of a data directory may be too long for a socket (107 bytes).
     """
-    of_this_user = tempfile.TemporaryDirectory(prefix="warmlog-nodes-")  # of mode 0700
+    of_this_user = tempfile.TemporaryDirectory(prefix="warmlog-nodes-")  # created with mode 0700
     with of_this_user as directory, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         path = os.path.join(directory, "store")
         sock.bind(path)
@@ -25,5 +25,5 @@ def private_socket() -> Iterator[socket.socket]:
 
 
 def url_of(sock: socket.socket) -> str:
-    """Return the value of `warmlog.cluster.etcd` with which brokers reach a socket."""
+    """Return the value of `warmlog.cluster.etcd` for a socket."""
     return f"{SCHEME}{sock.getsockname()}"

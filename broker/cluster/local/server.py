@@ -1,6 +1,6 @@
-"""Serve a store to the brokers on one machine, at a Unix socket.
+"""Serve a store to the brokers on one machine, over a Unix socket.
 
-Leases end with the process, and so do the keys attached to them: its brokers register again.
+Leases end with the process, and so do the keys attached to them; brokers then register again.
 """
 
 import logging
@@ -88,7 +88,7 @@ class _Conversations:
                         await self._watch(frames, call.after_revision)
                         return
                     await frames.send(await self._answer(call))
-        except* StoreUnavailableError as group:  # the broker has stopped: it may close with unread replies
+        except* StoreUnavailableError as group:  # the broker has stopped, perhaps with unread replies
             logger.debug("local store: lost the connection of a client: %s", group.exceptions[0])
         except* (msgspec.MsgspecError, ValueError) as group:
             logger.warning("local store: closed a connection that sent an invalid message: %s", group.exceptions[0])
@@ -110,7 +110,7 @@ class _Conversations:
             return self._reply(problem=Problem.INVALID, message=str(error))
 
     async def _use_lease(self, call: Call) -> int | float:
-        """Return the lease, or the seconds, that a call returns. Raises LeaseExpiredError."""
+        """Carry out a call about a lease; return the lease id or the seconds. Raises LeaseExpiredError."""
         store = self._store
         match call:
             case GrantCall():

@@ -1,7 +1,7 @@
-"""A `Store` that another process on this machine serves at a Unix socket (`server`).
+"""A `Store` that another process on this machine serves over a Unix socket (`server`).
 
-Each call that runs has a connection of its own; idle ones are used again. A call whose connection is lost fails: it may
-have had its effect.
+Each running call has a connection of its own; idle connections are reused. A call whose connection is lost fails; it
+may have taken effect.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -40,8 +40,8 @@ from warmlog.broker.cluster.store_metrics import measured
 from warmlog.broker.metrics.registry import Metrics
 
 SCHEME = "unix://"
-CALL_TIMEOUT_S = 5.0  # the other process may stand still
-MAX_CALLS = 16  # at a time: each has a connection
+CALL_TIMEOUT_S = 5.0  # the other process may be frozen
+MAX_CALLS = 16  # concurrent calls: each has a connection
 
 
 class SocketStore:
@@ -61,7 +61,7 @@ class SocketStore:
             self._idle.pop().close()
 
     async def range(self, prefix: str = "") -> Range:
-        """Return all keys that begin with a prefix, no older than any transaction that was answered before."""
+        """Return all keys that begin with a prefix, including every transaction answered before the call."""
         reply = await self._call("range", RangeCall(prefix))
         return Range(reply.revision, tuple([each for each in reply.events if isinstance(each, KeyValue)]))
 

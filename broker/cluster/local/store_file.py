@@ -38,7 +38,7 @@ Result: TypeAlias = Outcome | LeaseExpiredError
 
 
 class Committed(NamedTuple):
-    """The result of each transaction, and the changes that the transactions have made."""
+    """The result of each transaction, and the changes made by all of them."""
 
     results: Sequence[Result]
     changes: Sequence[Changes]
@@ -63,7 +63,7 @@ class StoreFile:
     """The keys in an open file. Its methods block, and raise MetadataError."""
 
     def __init__(self, database: Database) -> None:
-        """Delete keys with a lease: it has ended with the process that opened the file before."""
+        """Delete keys with a lease: leases ended with the process that used the file before."""
         self._database = database
         numbers = dict(database.read("SELECT name, number FROM numbers"))
         self.store_id: int = numbers["store_id"]
@@ -78,7 +78,7 @@ class StoreFile:
         return [KeyValue(*row) for row in rows]
 
     def commit(self, transactions: Sequence[StoreTransaction], leases: Container[int]) -> Committed:
-        """Commit transactions in order, with one write to the disk. `leases` are the valid ones."""
+        """Commit transactions in order, with one write to the disk. `leases`: ids of the valid ones."""
 
         def work(connection: sqlite3.Connection) -> Committed:
             results, changes = list[Result](), list[Changes]()
@@ -102,7 +102,7 @@ class StoreFile:
         return self._advanced(self._database.write(work))
 
     def end_leases(self, leases: Sequence[int]) -> Committed:
-        """Delete the keys of leases; each of them that had any is a change."""
+        """Delete the keys of leases; return one change for each lease that had keys."""
         if not leases:
             return Committed((), ())
 
@@ -140,14 +140,14 @@ _NEW = _Revisions(ABSENT, ABSENT)
 
 
 def _find(connection: sqlite3.Connection, transaction: StoreTransaction) -> dict[str, _Revisions]:
-    """Return the keys of a transaction that exist."""
+    """Return the revisions of those keys of a transaction that exist."""
     keys = list({each.key for each in (*transaction.compares, *transaction.operations)})
     rows = connection.execute(_FIND.format(",".join("?" * len(keys))), keys)
     return {key: _Revisions(created, written) for key, created, written in rows}
 
 
 def _ended_lease(transaction: StoreTransaction, leases: Container[int]) -> int | None:
-    """Return a lease that a transaction uses and that has ended."""
+    """Return the ended lease that a transaction uses, if any."""
     used = [each.lease for each in transaction.operations if isinstance(each, Put) and each.lease != NO_LEASE]
     return next((lease for lease in used if lease not in leases), None)
 
@@ -155,7 +155,7 @@ def _ended_lease(transaction: StoreTransaction, leases: Container[int]) -> int |
 def _run(
     connection: sqlite3.Connection, operations: Sequence[Operation], revisions: Mapping[str, _Revisions], revision: int
 ) -> list[Event]:
-    """Write the operations of a transaction, given the keys that exist; return what has changed."""
+    """Write the operations of a transaction, given the existing keys; return the changes."""
     events: list[Event] = []
     puts: list[KeyValue] = []
     for each in operations:

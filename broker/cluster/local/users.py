@@ -1,4 +1,4 @@
-"""Create a user in a data directory whose broker, or whose nodes, do not run."""
+"""Create a user in the data directory of a broker, or of nodes, that are not running."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,9 +29,9 @@ def create_user(
     cluster_id: str | None,
     must_be_new: bool = False,
 ) -> None:
-    """Set a user's credentials, by mechanism; the directory may be new.
+    """Store a new user's credentials, by mechanism; the directory may be new.
 
-    `cluster_id`: of a new directory, by default a random one.
+    `cluster_id`: for a new directory; random by default.
 
     Raises UserExistsError, DataDirectoryError for one that is in use, or of another broker; MetadataError.
     """
@@ -46,7 +46,7 @@ def create_user(
 def create_user_of_nodes(
     data_dir: Path, user: str, credentials: Mapping[str, ScramCredential], *, must_be_new: bool = False
 ) -> None:
-    """Set a user's credentials in the store of `serve --nodes`, which may be new.
+    """Store a new user's credentials in the store of `serve --nodes`, which may be new.
 
     Raises UserExistsError, and MetadataError, also for a store that is in use.
     """

@@ -1,4 +1,4 @@
-"""Decide how the states of partitions change: who is in sync, and who leads. Pure: an image in, a change out.
+"""Decide how the states of partitions change: ISR and leader. Pure: an image in, a change out.
 
 A decision is a `Change` that compares everything it depends on, or a `Refusal`. Several brokers may decide at the same
 time and on old images: at most one of their transactions is committed, the others change nothing.
@@ -6,9 +6,9 @@ time and on old images: at most one of their transactions is committed, the othe
 Safety. `tests/broker/cluster/model` removes each rule once, and then finds lost records or two writers:
 
 1. Entries of an ISR or ELR name a history of a broker's data (`values.Member`). An entry whose history has ended, by an
-   unclean start, is not good, and never leads. A start continues a history only if every data directory proves that it
-   is the newest (`history`).
-2. Whoever leaves an ISR or ELR leaves a good copy behind: every member of the new ISR is good, and its registration is
+   unclean start, is not good, and never leads. A broker that starts continues its history only if every
+      data directory proves to be the newest (`history`).
+2. When a member leaves an ISR or ELR, a good copy remains: every member of the new ISR is good, and its registration is
    compared. A member that joins has fetched with the epoch of its current registration, and no other fetch counts.
 3. While the ISR is smaller than `min.insync.replicas`, those that left it stay eligible (ELR). The leader commits
    nothing while there is an ELR, so that its members lack nothing, whatever the setting was and is.

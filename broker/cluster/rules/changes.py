@@ -11,7 +11,7 @@ from warmlog.protocol.partitions import TopicIdPartition
 
 
 class Change(NamedTuple):
-    """A new state of a partition, and all that the decision depends on, the old state included."""
+    """A new state of a partition, and everything that the decision depends on, including the old state."""
 
     key: TopicIdPartition
     state: PartitionState
@@ -25,12 +25,12 @@ def change_of(image: ClusterImage, key: TopicIdPartition, state: PartitionState,
 
 
 def is_current(image: ClusterImage, change: Change) -> bool:
-    """Return whether a change could still be committed, as far as an image tells."""
+    """Return whether a change could still be committed, judging by an image."""
     return all(image.revision_of(compare.key) == compare.mod_revision for compare in change.compares)
 
 
 def transaction(changes: Sequence[Change]) -> StoreTransaction:
-    """Return the transaction that makes these changes together: all of them, or none. They are of one image."""
+    """Return the transaction that makes all of these changes or none. They are based on one image."""
     compares = dict.fromkeys([compare for change in changes for compare in change.compares])
     return StoreTransaction(
         tuple(compares), tuple([Put(partition_key(each.key), encode(each.state)) for each in changes])
@@ -38,7 +38,7 @@ def transaction(changes: Sequence[Change]) -> StoreTransaction:
 
 
 def batches(changes: Iterable[Change]) -> list[list[Change]]:
-    """Divide changes of one image so that the transaction of each part stays within the store's limit."""
+    """Divide changes based on one image so that each part's transaction stays within the store's limit."""
     parts: list[list[Change]] = []
     compares: set[Compare] = set()
     for change in changes:

@@ -1,7 +1,7 @@
-"""The settings that decide how many copies an acknowledged record has, and whether they may be given up.
+"""The settings that decide how many copies an acknowledged record has, and whether an election may lose it.
 
-In a cluster they come from the store only: of the topic, or of all brokers. What a single broker had in its own
-configuration would not be known to the others, who elect.
+In a cluster they come from the store only (a topic's setting, or the cluster-wide default): the broker that elects does
+not know the configuration files of the others.
 """
 
 from uuid import UUID
@@ -16,13 +16,13 @@ SHARED = (MIN_ISR, UNCLEAN)  # settings that all brokers must agree on
 
 
 def default_of(image: ClusterImage, name: str) -> str | None:
-    """Return a setting that all brokers share; None if it is not set."""
+    """Return a cluster-wide default; None if it is not set."""
     defaults = image.configs.get(BROKER_DEFAULTS)
     return None if defaults is None else defaults.values.get(name)
 
 
 def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
-    """Return a setting of a topic, or of all brokers; None if neither is set."""
+    """Return a topic's setting, or the cluster-wide default; None if neither is set."""
     state = image.topics.get(image.names.get(topic, ""))
     text = None if state is None else state.configs.get(name)
     return default_of(image, name) if text is None else text
@@ -31,7 +31,7 @@ def config_of(image: ClusterImage, topic: UUID, name: str) -> str | None:
 def min_isr(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -> int:
     """Return how many members the ISR needs for acks=all: `min.insync.replicas`, at most the replication factor.
 
-    The replicas that a reassignment adds do not count before it ends: until then they make nothing more available.
+    Replicas that a reassignment adds count only after it ends: until then they do not make the partition safer.
     """
     replicas = len(state.replicas) - len(state.adding)
     text = config_of(image, key.topic_id, MIN_ISR)

@@ -1,4 +1,4 @@
-"""Elect leaders: a good replica of the ISR, else of the ELR, else the longest log, else any if that is allowed."""
+"""Elect leaders: a good replica of the ISR, else of the ELR, else the longest log, else (if allowed) any that lives."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from warmlog.protocol.partitions import TopicIdPartition
 
 
 class LogEnd(NamedTuple):
-    """Where the log of a replica ends: the leader epoch of its last record, -1 without any, and the offset after it."""
+    """The end of a replica's log: the leader epoch of its last record (-1 if empty), and the offset after it."""
 
     epoch: int
     offset: int
@@ -24,9 +24,9 @@ class LogEnd(NamedTuple):
 class _Choice(NamedTuple):
     """A leader, and the brokers of its ISR.
 
-    `compared`: brokers besides, on whose registrations the choice depends. `is_alone`: no other replica stays eligible,
-    since acknowledged records are given up. `log_epoch`: the latest leader epoch in a log, if the logs were asked; it
-    is later than the state's if the store was restored from a backup.
+    `compared`: further brokers on whose registrations the choice depends. `is_alone`: acknowledged records are given
+    up, so no other replica stays eligible. `log_epoch`: the latest leader epoch in a log, if the log ends were queried;
+    it is later than the state's if the store was restored from a backup.
     """
 
     leader: int
@@ -44,8 +44,8 @@ def needs_election(image: ClusterImage, state: PartitionState) -> bool:
 def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member, ...]:
     """Return the replicas to ask for the ends of their logs, if all of ISR and ELR are back, and none is good.
 
-    They are followed by the other replicas that live: one of these may have what all of the first have lost. Ask where
-    the logs end, and pass the answers to `elect`: they are of no use any more once one has registered again.
+    The other live replicas follow: one of them may have records that all of the first have lost. Query the log ends and
+    pass them to `elect`; they become invalid when one of the brokers registers again.
     """
     members = (*state.isr, *state.elr)
     back = _registered(image, [member.broker for member in members])
@@ -67,10 +67,10 @@ def elect(
     *,
     is_unclean: bool = False,
 ) -> Change | Refusal:
-    """Elect a leader where there is none, or where it drains.
+    """Elect a leader for a partition whose leader is missing or draining.
 
-    `log_ends`: of `log_end_holders`, asked after they were returned. `is_unclean`: any replica that lives, whatever the
-    settings say (ElectLeaders).
+    `log_ends`: of the `log_end_holders`, queried after that call. `is_unclean`: elect any live replica, regardless of
+    the settings (ElectLeaders).
     """
     state = image.partitions[key]
     if not needs_election(image, state):
@@ -82,12 +82,12 @@ def elect(
     if choice is None and (is_unclean or allows_unclean(image, key)):
         choice = _any(image, state)
     if choice is None:
-        return Refusal("no replica that has all acknowledged records lives")
+        return Refusal("no live replica has all acknowledged records")
     return _elected(image, key, choice)
 
 
 def elect_preferred(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
-    """Let the first replica lead, if it is in the ISR."""
+    """Elect the first replica, if it is in the ISR."""
     state = image.partitions[key]
     first = state.replicas[0]
     good = good_in_sync(image, state)
@@ -99,9 +99,9 @@ def elect_preferred(image: ClusterImage, key: TopicIdPartition) -> Change | Refu
 
 
 def step_aside(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | Refusal:
-    """Leave the ISR, since this broker can no longer append. If it leads, elect another replica.
+    """Remove this broker, which can no longer append, from the ISR. If it leads, elect another replica.
 
-    It has all records so far, so it stays eligible like a replica that lags.
+    It has all records so far, so it stays eligible, like a lagging replica.
     """
     state = image.partitions.get(key)
     good = set() if state is None else good_in_sync(image, state)
@@ -120,7 +120,7 @@ def step_aside(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change
 
 
 def _from_isr(image: ClusterImage, state: PartitionState) -> _Choice | None:
-    """Choose the first replica in the ISR; one that drains only if the leader is gone and there is no other."""
+    """Choose the first replica in the ISR; a draining one only if the leader is gone and there is no other."""
     good = good_in_sync(image, state)
     candidates = good - image.draining
     if candidates:
@@ -136,7 +136,7 @@ def _from_elr(image: ClusterImage, state: PartitionState) -> _Choice | None:
 
 
 def _longest(image: ClusterImage, state: PartitionState, log_ends: Mapping[Member, LogEnd]) -> _Choice | None:
-    """Choose the longest of the logs reported; all of ISR and ELR must have reported. Prefer these among equals."""
+    """Choose the longest reported log; all of ISR and ELR must have reported, and are preferred among equals."""
     members = set(_registered(image, [member.broker for member in (*state.isr, *state.elr)]))
     holders = {each.broker: each for each in log_end_holders(image, state) if each in log_ends}
     if not holders or not members <= log_ends.keys():
@@ -171,5 +171,5 @@ def _elected(image: ClusterImage, key: TopicIdPartition, choice: _Choice) -> Cha
 
 def _current(image: ClusterImage, broker: int) -> Member:
     registration = image.current(broker)
-    assert registration is not None, "only registered brokers lead or are in sync"
+    assert registration is not None, "only registered brokers can lead or be in sync"
     return registration

@@ -1,8 +1,8 @@
-"""Decide who is in sync while a leader lives: proposals of leaders, brokers that end or drain, replicas that lost data.
+"""Change the ISR while a leader lives: proposals of leaders, brokers that end or drain, replicas that lost data.
 
-change_isr    the leader proposes who joins and who leaves
-fence         the controller removes those whose registration has ended, or that drain
-disown        a broker removes its own replica, whose data is not what the leader knows any more
+change_isr    the leader proposes members to add and to remove
+fence         the controller removes brokers whose registration has ended, or that drain
+disown        a broker removes its own replica, whose data no longer is what the leader knows
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from warmlog.protocol.partitions import TopicIdPartition
 def change_isr(
     image: ClusterImage, key: TopicIdPartition, revision: int, leader: Member, isr: Sequence[Member]
 ) -> Change | Refusal:
-    """Decide on the ISR that a leader proposes for the revision of the state that it knows.
+    """Accept or refuse the ISR that a leader proposes, based on the state's revision that it knows.
 
-    It completes a reassignment whose target is in it.
+    An ISR that covers the target of a reassignment completes it.
     """
     state = image.partitions.get(key)
     if state is None or state.revision != revision:
@@ -60,7 +60,7 @@ def fence(image: ClusterImage, key: TopicIdPartition) -> Change | Refusal:
         return Refusal("it has no leader")
     kept = [member for member in state.isr if member.broker == state.leader.broker or _stays(image, member)]
     if len(kept) == len(state.isr):
-        return Refusal("nobody has to leave")
+        return Refusal("no member has to leave")
     return change_of(image, key, with_isr(image, key, state, kept), kept)
 
 
@@ -69,10 +69,10 @@ def _stays(image: ClusterImage, member: Member) -> bool:
 
 
 def disown(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | Refusal:
-    """Remove a replica that has lost its data or its disk from ISR and ELR. It cannot lead before it is back.
+    """Remove a replica that has lost its data or its disk from ISR and ELR. It cannot lead until it is back.
 
-    A leader epoch begins, even if another broker leads: what the leader knows of this replica's log is not true any
-    more. Unless good copies remain, it stays eligible with an epoch that is never good: it may still be the longest.
+    A leader epoch begins, even if another broker leads, because the leader's knowledge of this replica's log is out of
+    date. Unless good copies remain, it stays eligible with an epoch that is never good: its log may be the longest.
     """
     state = image.partitions.get(key)
     if state is None or me.broker not in state.replicas:

@@ -1,4 +1,4 @@
-"""Decide about partitions whose records are copied from another cluster, the source, by their leaders.
+"""Decide about partitions of mirrors: their leaders copy records from another cluster, the source.
 
 renew      the leader begins another leader epoch: the source has a later one, or the log has to be truncated
 promote    the leader makes its partition writable
@@ -6,7 +6,7 @@ promote    the leader makes its partition writable
 The batches of such a log have the source's leader epochs, so that a leader begins no epoch in it. The epoch of the
 partition's state is never below those in the log: clients that have seen a batch take no metadata with a lower one.
 
-Renewing before a truncation keeps what a leader knows of its followers true: see point 6 of `rules`.
+Renewing before a truncation keeps a leader's knowledge of its followers correct: see point 6 of `rules`.
 """
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ def source_of(topic: TopicState | None, state: PartitionState) -> str | None:
 
 
 def renew(image: ClusterImage, key: TopicIdPartition, me: Member, at_least: int) -> Change | Refusal:
-    """Begin a leader epoch, not below another one, of a partition that this broker leads and that follows a source."""
+    """Begin a leader epoch, at least a given one, of a mirrored partition that this broker leads."""
     state = image.partitions.get(key)
     if state is None or state.leader is None or not _leads(image, state, me):
         return Refusal(f"broker {me.broker} does not lead")
@@ -41,7 +41,7 @@ def promote(
 ) -> Change | Refusal:
     """Make a partition writable from the end of its leader's log on, in an epoch above all in the log.
 
-    `revision`: of the state in whose ISR every member has all records below `end`, which is what makes them durable.
+    `revision`: of the state in whose ISR every member has all records below `end`, which makes these durable.
     """
     state = image.partitions.get(key)
     if state is None or state.revision != revision:
@@ -51,7 +51,7 @@ def promote(
     name = image.names.get(key.topic_id)
     topic = None if name is None else image.topics[name]
     if topic is None or topic.mirror is None or not topic.mirror.is_promoting or state.promoted_at is not None:
-        return Refusal("it is not to be promoted")
+        return Refusal("no promotion was requested")
     changed = replace(state, leader_epoch=max(state.leader_epoch, log_epoch) + 1, promoted_at=end)
     return change_of(image, key, changed, (state.leader, *state.isr))
 

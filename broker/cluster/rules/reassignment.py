@@ -1,7 +1,6 @@
 """Move partitions to other replicas (KIP-455).
 
-replicas = target + removing      all of them, while it is in progress; `adding` are the new ones of the target
-end       the change of the ISR, by which it covers the target, removes `removing`; see `states.completed`
+replicas = target + removing      while it is in progress; `adding` are the target's new replicas
 """
 
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ from warmlog.protocol.partitions import TopicIdPartition
 
 
 def reassign(image: ClusterImage, key: TopicIdPartition, target: Sequence[int] | None) -> Change | Refusal:
-    """Begin to move a partition to other replicas, first the preferred one; None cancels what was begun.
+    """Begin to move a partition to these replicas, the preferred one first; None cancels a reassignment.
 
-    It replaces a reassignment that is in progress. Replicas that this one had added, and the target does not have, are
-    removed at once.
+    It replaces a reassignment in progress, whose added replicas are removed immediately unless the new target has
+    them.
     """
     state = image.partitions[key]
     original = [broker for broker in state.replicas if broker not in state.adding]
@@ -42,13 +41,13 @@ def reassign(image: ClusterImage, key: TopicIdPartition, target: Sequence[int] |
         begun = without(image, key, begun, dropped)
         is_member = len(begun.isr) + len(begun.elr) < len(state.isr) + len(state.elr)
         if is_member and not are_good(image, begun.isr):
-            return Refusal("a replica of the ISR is gone: wait until it is back, or has left the ISR")
+            return Refusal("a replica of the ISR is gone: wait until it is back or has left the ISR")
     changed = completed(image, key, begun)
     return change_of(image, key, changed, changed.isr)
 
 
 def _objection(image: ClusterImage, state: PartitionState, target: Sequence[int]) -> str | None:
-    """Return why replicas are not possible, or None."""
+    """Return why a set of replicas is invalid, or None."""
     if not target or len(set(target)) != len(target):
         return "a partition needs at least one replica, and no broker can have two"
     unknown = [broker for broker in target if not image.is_known(broker) and broker not in state.replicas]

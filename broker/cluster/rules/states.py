@@ -1,4 +1,4 @@
-"""The steps that all decisions share: from one state of a partition to the next, without comparisons."""
+"""Transitions of a partition's state that all decisions share, without comparisons."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -11,17 +11,17 @@ from warmlog.protocol.partitions import TopicIdPartition
 
 
 def are_good(image: ClusterImage, members: Sequence[Member]) -> bool:
-    """Return whether there are members, and each names the history that its broker continues."""
+    """Return whether there is a member, and all of them are good."""
     return bool(members) and all(image.is_good(member) for member in members)
 
 
 def good_in_sync(image: ClusterImage, state: PartitionState) -> set[int]:
-    """Return the brokers of the ISR that live and have all committed records."""
+    """Return the live brokers of the ISR that have all committed records."""
     return {member.broker for member in state.isr if image.is_good(member)}
 
 
 def in_order(state: PartitionState, brokers: Iterable[int]) -> list[int]:
-    """Return brokers in the order of preference of the partition's replicas."""
+    """Sort brokers by the preference order of the partition's replicas."""
     left = set(brokers)
     return [*[broker for broker in state.replicas if broker in left], *sorted(left.difference(state.replicas))]
 
@@ -29,7 +29,7 @@ def in_order(state: PartitionState, brokers: Iterable[int]) -> list[int]:
 def with_isr(
     image: ClusterImage, key: TopicIdPartition, state: PartitionState, isr: Sequence[Member]
 ) -> PartitionState:
-    """Replace the ISR by good members; those that leave it stay eligible while it is too small to commit anything."""
+    """Replace the ISR by good members; those that leave stay eligible while the new ISR is too small to commit."""
     in_sync = {member.broker for member in isr}
     left = {member.broker: member for member in (*state.elr, *state.isr) if member.broker not in in_sync}
     return settled(image, key, replace(state, isr=tuple(isr), elr=tuple(left.values())))
@@ -44,9 +44,9 @@ def settled(image: ClusterImage, key: TopicIdPartition, state: PartitionState) -
 def without(
     image: ClusterImage, key: TopicIdPartition, state: PartitionState, brokers: Collection[int]
 ) -> PartitionState:
-    """Remove replicas from a state whose other members of the ISR are good. A leader epoch begins.
+    """Remove replicas; the remaining members of the ISR must be good. A leader epoch begins.
 
-    The next leader is the first good member of the ISR, if the present one is removed.
+    If the leader is removed, the first good member of the ISR succeeds it.
     """
     changed = replace(
         state,

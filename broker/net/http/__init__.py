@@ -1,1 +1,1 @@
-"""Metrics and health over HTTP. Begin at `http_listener`."""
+"""Metrics, health and the console over HTTP. Start with `http_listener`."""

@@ -1,7 +1,7 @@
-"""Who may read `/metrics`: a user with a password, a token or a certificate, and with the right of the path.
+"""Authenticate and authorize readers of `/metrics`: by password, token or certificate, and the right that a path needs.
 
-A password or a token that is wrong is answered `connection.failed.authentication.delay.ms` after its request, and
-checked as those of other listeners are: in one worker, by turns of addresses.
+A wrong password or token is answered `connection.failed.authentication.delay.ms` after its request. Checks run as those
+of other listeners do: in one worker thread, addresses in turn.
 """
 
 from base64 import b64decode
@@ -21,13 +21,13 @@ from warmlog.broker.settings.http import BASIC, BEARER, CERTIFICATE, HTTP
 from warmlog.protocol.scram import SaslError
 
 if TYPE_CHECKING:
-    from warmlog.broker.security.tokens import TokenChecker  # with joserfc, which most brokers never need
+    from warmlog.broker.security.tokens import TokenChecker  # imports joserfc, which most brokers do not need
 
 _CHALLENGES: Final = {BASIC: 'Basic realm="warmlog", charset="UTF-8"', BEARER: 'Bearer realm="warmlog"'}
 
 
 class Caller(NamedTuple):
-    """Where a request comes from, whose certificate came with the connection, and its Authorization header."""
+    """The source of a request: address, certificate of the connection, Authorization header."""
 
     peer: tuple[str, int]
     certified: Principal
@@ -35,7 +35,7 @@ class Caller(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A response that is not the answer."""
+    """A response that refuses a request."""
 
     status: int
     text: bytes
@@ -43,7 +43,7 @@ class Refused(NamedTuple):
 
 
 class HttpAccess:
-    """Decides about the requests of one listener."""
+    """Authorizes the requests of one listener."""
 
     def __init__(
         self, ways: tuple[str, ...], logins: Logins, users: Users, *, authorizer: Callable[[], Authorizer | None],
@@ -57,7 +57,7 @@ class HttpAccess:
         self._failure_delay_s = failure_delay_s
 
     async def refusal(self, path: str, caller: Caller) -> Refused | None:
-        """Return what to answer instead, None if the caller may read the path."""
+        """Return the refusal; None if the caller may read the path."""
         operation = HTTP_PATHS.get(path)
         if operation is None:
             return None
@@ -73,7 +73,7 @@ class HttpAccess:
         return None
 
     async def identify(self, caller: Caller) -> Principal | Refused:
-        """Return who calls, or what to answer instead."""
+        """Return the caller's principal, or the refusal."""
         principal = await self._principal(caller)
         if principal is not None:
             return principal
@@ -81,7 +81,7 @@ class HttpAccess:
         return Refused(401, b"log in\n" if challenges else b"show a certificate\n", challenges)
 
     async def _principal(self, caller: Caller) -> Principal | None:
-        """Return who calls, None if that is not known."""
+        """Return the caller's principal; None if unknown."""
         scheme, _, secret = caller.authorization.partition(" ")
         way = scheme.lower()
         if not caller.authorization or way not in self._ways or way == CERTIFICATE:

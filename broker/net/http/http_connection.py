@@ -1,10 +1,10 @@
 """One HTTP connection, parsed with h11.
 
 Limits: `MAX_HEAD_BYTES` and `HEAD_S` for a request's head, `IDLE_S` between requests, `SEND_S` for the peer to read a
-response, `BODY_S` for a body. A body is read only by a handler that calls `body`; otherwise its connection is closed.
+response, `BODY_S` for a body. A body is read only if the handler calls `body`; otherwise the connection is closed.
 
-A module of its own because importing h11 takes about 20 ms: the listener imports it for the first connection, in a
-worker thread, and not while the broker starts.
+This is a separate module because importing h11 takes about 20 ms: the listener imports it for the first connection, in
+a worker thread, and not while the broker starts.
 """
 
 import math
@@ -15,10 +15,10 @@ import h11
 import trio
 
 MAX_HEAD_BYTES = 16_384
-HEAD_S = 10  # from the beginning of the connection, or from the first byte
-IDLE_S = 60  # longer than usual scrape intervals, so that scrapers keep their connection
+HEAD_S = 10  # since the connection was accepted, or since the first byte
+IDLE_S = 60  # longer than usual scrape intervals, so that scrapers can reuse their connection
 SEND_S = 30
-PART_BYTES = 256 << 10  # of a body; each is copied while it is sent, and encrypted
+PART_BYTES = 256 << 10  # pieces of a body; each is copied and encrypted while it is sent
 BODY_S = 10
 LINGER_S = 1
 NOT_MODIFIED = 304
@@ -37,10 +37,10 @@ class Answer(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is asked for. `authorization` is empty without that header, and if it occurs twice.
+    """A request. `authorization` is empty without that header, or if it occurs twice.
 
-    `path` and `query` are as sent, percent-encoded. `headers` are by lower-case name; of one that occurs twice, the
-    values are joined by commas.
+    `path` and `query` are as sent, percent-encoded. `headers` are by lower-case name; repeated ones are joined by
+    commas.
     """
 
     method: str
@@ -55,15 +55,15 @@ class HttpConnection:
 
     def __init__(self, stream: _Stream, answer: Callable[["HttpConnection", Request], Awaitable[Answer]]) -> None:
         """Answer each request with `answer(connection, request)`."""
-        self.waits_since = trio.current_time()  # for a request; infinite while one is answered
-        self.unsent_bytes = 0  # of the answer that is being sent, until the last part of it is sent
+        self.waits_since = trio.current_time()  # for a request, since this time; infinite while one is answered
+        self.unsent_bytes = 0  # bytes of the answer being sent, until its last part is sent
         self.sends_since = -math.inf
         self._stream = stream
         self._answer = answer
         self._scope = trio.CancelScope()
         self._idle_s = HEAD_S
         self._is_stopping = False
-        self._part: object = None  # the parser's latest event of the request that is being answered
+        self._part: object = None  # the parser's latest event for the current request
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     async def serve(self) -> None:
@@ -80,17 +80,17 @@ class HttpConnection:
                     await self._send(Answer(error.error_status_hint, PLAIN, b"bad request\n"), close=True)
 
     def stop(self) -> None:
-        """End the connection once its request is answered, at once if there is none."""
+        """End the connection after its current request, immediately if there is none."""
         self._is_stopping = True
         if self.waits_since != math.inf:
             self.close()
 
     def close(self) -> None:
-        """End the connection at once."""
+        """End the connection immediately."""
         self._scope.cancel()
 
     async def body(self, max_bytes: int) -> bytes | None:
-        """Return the body of the request that is being answered; None if it is too large or too slow.
+        """Return the body of the current request; None if it is too large or too slow.
 
         Raises h11.RemoteProtocolError, trio.BrokenResourceError.
         """
@@ -129,7 +129,7 @@ class HttpConnection:
         return is_open
 
     async def _next_request(self) -> h11.Request | None:
-        """Return None if the peer closes or takes too long."""
+        """Return the next request; None if the peer closes or takes too long."""
         with trio.move_on_after(self._idle_s) as scope:
             while (event := self._parser.next_event()) is h11.NEED_DATA:
                 is_first = self._parser.trailing_data == (b"", False)
@@ -143,20 +143,20 @@ class HttpConnection:
         """Send an answer and return whether another request may follow. Raises BrokenResourceError, TooSlowError."""
         parser, (status, content_type, body, others) = self._parser, answer
         headers = [("content-type", content_type), *others]
-        if status != NOT_MODIFIED:  # which has no body, and would give the length of the one that was not modified
+        if status != NOT_MODIFIED:  # it has no body, and Content-Length would be that of the unmodified one
             headers.append(("content-length", str(len(body))))
         if close:
             headers.append(("connection", "close"))
         data = parser.send(h11.Response(status_code=status, headers=headers)) or b""
         rest = b"" if head else parser.send(h11.Data(data=body)) or b""
-        parser.send(h11.EndOfMessage())  # nothing: the length was given
+        parser.send(h11.EndOfMessage())  # empty, because Content-Length was sent
         with trio.fail_after(SEND_S):
             await self._stream.send_all(data + rest[:PART_BYTES])
             for position in range(PART_BYTES, len(rest), PART_BYTES):
                 await self._stream.send_all(memoryview(rest)[position : position + PART_BYTES])
         if parser.our_state is h11.DONE and parser.their_state is h11.DONE:
             return True
-        # Closing with unread bytes in the socket resets the connection, and the peer may lose the response.
+        # Closing with unread bytes in the socket resets the connection; the peer may lose the response.
         stream = self._stream
         socket = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         await socket.send_eof()

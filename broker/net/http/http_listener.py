@@ -1,19 +1,18 @@
 """The HTTP listener.
 
-`/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors, and `/` lists them for people; `/ui` and
-`/api/v1` are answered by the console (`broker.console`). Requests are parsed by `http_connection`, which limits each
-connection.
+`/metrics` is for Prometheus, `/healthz` and `/readyz` are for supervisors, and `/` lists them for people; the console
+(`broker.console`) answers `/ui` and `/api/v1`. `http_connection` parses requests and limits each connection.
 
-Bounds, so that no client keeps another from an answer:
+Bounds that keep a client from blocking others:
 
-- Of more than `MAX_CONNECTIONS`, the one that has waited longest for a request is closed, of the address that has most.
-- All connections together get an answer every `ANSWER_PAUSE_S` at most, in turns: a fifth of the event loop's time.
-- Answers that are being sent have `MAX_UNSENT_BYTES` together. For another one, the connection is closed whose answer
-  was begun first, of the address that has most bytes.
-- One scrape runs at a time, for all who wait for it, and then none for `REST` times as long as it took.
-- TLS handshakes, a millisecond of the event loop each, begin every `HANDSHAKE_PAUSE_S` at most, by turns of addresses,
-  and have `HANDSHAKE_S`. Of more than `MAX_CONNECTIONS`, the oldest one of the address that has most is ended.
-- Passwords and tokens are checked by `access`, in a worker, in turns.
+- Beyond `MAX_CONNECTIONS`, the connection that has been idle longest is closed, of the address that has most.
+- All connections together get at most one answer per `ANSWER_PAUSE_S`, in turn: a fifth of the event loop's time.
+- Answers being sent may hold `MAX_UNSENT_BYTES` together. To make space for another one, the connection with the oldest
+  answer is closed, of the address that has most bytes.
+- One scrape runs at a time and serves all waiting clients; then none runs for `REST` times as long as it took.
+- TLS handshakes, a millisecond of the event loop each, begin at most once per `HANDSHAKE_PAUSE_S`, addresses in turn,
+  and may take `HANDSHAKE_S`. Beyond `MAX_CONNECTIONS`, the oldest one of the address that has most is ended.
+- `access` checks passwords and tokens, in a worker thread, addresses in turn.
 """
 
 import logging
@@ -44,7 +43,7 @@ ANSWER_PAUSE_S = 0.001
 HANDSHAKE_PAUSE_S = 0.005
 HANDSHAKE_S = 10
 REST = 9
-STOP_S = 1  # for responses in progress
+STOP_S = 1  # to finish responses when the listener stops
 PLAIN = "text/plain; charset=utf-8"
 INDEX = b"""warmlog
 
@@ -57,14 +56,14 @@ UI, API = "/ui", "/api/v1"
 
 
 class Console(Protocol):
-    """Answers the paths below `/ui` and `/api/v1`."""
+    """Answers requests for paths below `/ui` and `/api/v1`."""
 
     async def answer(self, connection: "HttpConnection", request: "Request", caller: "Identified") -> "Answer":
         """Answer a request."""
 
 
 class Identified(NamedTuple):
-    """Who calls, from where, and at which address. `principal` is None on a listener without authentication."""
+    """A caller's principal and address, and the address called. `principal` is None without authentication."""
 
     principal: Principal | None
     peer: tuple[str, int]
@@ -82,24 +81,24 @@ class HttpListener:
         tls: ServerTls | None = None,
         access: HttpAccess | None = None,
     ) -> None:
-        """Serve `scrape`'s content type and body at `/metrics`, with `tls` if that is given, and to whom `access` lets.
+        """Serve `scrape`'s content type and body at `/metrics` to callers that `access` admits, over `tls` if given.
 
         `not_ready` returns the body of `/readyz` while the broker is not serving, and None once it is.
         """
-        # Set once the broker serves, unless warmlog.ui is false. Called in a thread, for the first request: it imports.
+        # Set once the broker serves, unless warmlog.ui is false. Called for the first request, in a thread: it imports.
         self.open_console: Callable[[], Callable[[], Console]] | None = None
         self._console: Console | None = None
         self._tls = tls
         self._access = access
         self._handshakes = FairQueue(1)
-        self._shaking: dict[trio.CancelScope, str] = {}  # handshakes that are not complete, with addresses of peers
+        self._shaking: dict[trio.CancelScope, str] = {}  # handshakes in progress, with addresses of peers
         self._sock = sock
         self._scrapes = _Scrapes(scrape)
         self._not_ready = not_ready
         self._stop = trio.Event()
         self._connections: dict[HttpConnection, Caller] = {}
         self._answers = FairQueue(1)
-        # Imported for the first connection, in a thread. A limiter of its own: `/healthz` waits for no other thread.
+        # Imported for the first connection, in a thread with its own limiter: `/healthz` waits for no other thread.
         self._connection: type[HttpConnection] | None = None
         self._importing = trio.CapacityLimiter(1)
 
@@ -124,7 +123,7 @@ class HttpListener:
         self._stop.set()
 
     async def _converse(self, socket_stream: trio.SocketStream) -> None:
-        """Serve one connection. An error closes this connection and never stops the broker."""
+        """Serve one connection. An error closes the connection and never stops the broker."""
         peer = "unknown peer", 0
         try:
             async with socket_stream:
@@ -147,7 +146,7 @@ class HttpListener:
                 finally:
                     del self._connections[connection]
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, CertificateError):
-            pass  # the peer has disconnected, does not read, or shows a certificate that no rule maps
+            pass  # the peer has disconnected, does not read, or has a certificate that no rule maps
         except Exception as error:
             logger.warning(
                 "http: %s: unexpected error, connection closed: %s: %s", peer[0], type(error).__name__, error
@@ -157,7 +156,7 @@ class HttpListener:
     async def _shake_hands(
         self, stream: trio.SocketStream, tls: ServerTls, address: str
     ) -> "trio.SSLStream[trio.SocketStream]":
-        """Return an encrypted stream. Raises BrokenResourceError, TooSlowError."""
+        """Perform the TLS handshake. Raises BrokenResourceError, TooSlowError."""
         if len(self._shaking) >= MAX_CONNECTIONS:
             self._abandon_oldest()
         scope = trio.CancelScope()
@@ -172,17 +171,17 @@ class HttpListener:
                 return encrypted
         finally:
             self._shaking.pop(scope, None)
-        raise trio.BrokenResourceError("abandoned for the sake of others")
+        raise trio.BrokenResourceError("abandoned in favour of others")
 
     def _abandon_oldest(self) -> None:
-        """End the handshake that began first, of the address that has the most."""
+        """End the oldest handshake of the address that has the most."""
         (address, _), *_ = Counter(self._shaking.values()).most_common(1)
         scope = next(each for each, peer in self._shaking.items() if peer == address)
         del self._shaking[scope]
         scope.cancel()
 
     def _close_idle(self) -> None:
-        """Close the connection that has waited longest, of the address that has the most connections."""
+        """Close the connection that has been idle longest, of the address that has the most."""
         counts = Counter([caller.peer[0] for caller in self._connections.values()])
         (address, _), *_ = counts.most_common(1)
         candidates = [connection for connection, caller in self._connections.items() if caller.peer[0] == address]
@@ -197,14 +196,14 @@ class HttpListener:
         return answer
 
     def _close_slow(self, connection: "HttpConnection", size: int) -> None:
-        """Close connections whose peers are slow to read, until an answer of `size` bytes may be kept in memory."""
+        """Close connections with slow readers until there is memory for an answer of `size` bytes."""
         while sum([each.unsent_bytes for each in self._connections]) + size > MAX_UNSENT_BYTES:
             unsent = Counter[str]()
             for each, caller in self._connections.items():
                 unsent[caller.peer[0]] += each.unsent_bytes
             (address, most), *_ = unsent.most_common(1)
             if not most:
-                break  # this answer alone is larger
+                break  # this answer alone exceeds the limit
             candidates = [
                 each for each, caller in self._connections.items() if caller.peer[0] == address and each.unsent_bytes
             ]
@@ -214,7 +213,7 @@ class HttpListener:
         connection.unsent_bytes, connection.sends_since = size, trio.current_time()
 
     async def _find(self, connection: "HttpConnection", request: "Request", caller: Caller) -> "Answer":
-        from warmlog.broker.net.http.http_connection import Answer  # has been imported for the first connection
+        from warmlog.broker.net.http.http_connection import Answer  # already imported for the first connection
 
         if _is_below(UI, request.path) or _is_below(API, request.path):
             return await self._ask_console(connection, request, caller)
@@ -262,7 +261,7 @@ class HttpListener:
 
 
 class _Scrapes:
-    """Scrapes in a worker thread, since formatting a thousand series takes milliseconds."""
+    """Runs scrapes in a worker thread, since formatting a thousand series takes milliseconds."""
 
     def __init__(self, scrape: Callable[[], tuple[str, bytes]]) -> None:
         self._scrape = scrape
@@ -271,7 +270,7 @@ class _Scrapes:
         self._latest = ("", b"")
 
     async def latest(self) -> tuple[str, bytes]:
-        """Return the content type and the body of a scrape that begins now or later."""
+        """Return the content type and body of a scrape that begins after this call."""
         called_at = trio.current_time()
         async with self._lock:
             if self._begun_at <= called_at:

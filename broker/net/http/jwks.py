@@ -1,9 +1,9 @@
-"""Keep the public keys of token issuers: read at the start, then again from time to time, by a task.
+"""Keep the public keys of token issuers, which a task reads at the start and then periodically.
 
-No request waits for it. A login with an unknown key is refused and asks for a refresh, at most once per
+No request waits for it. A login with an unknown key is refused and triggers a refresh, at most once per
 `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`. Keys stay valid while the issuer cannot be reached.
 
-Imports joserfc, so import this module where tokens are accepted only.
+Imports joserfc, so import this module only where tokens are accepted.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeyKeeper:
-    """Keeps the keys at one address. `run` reads them again."""
+    """Keeps the keys from one address. `run` refreshes them."""
 
     def __init__(self, settings: JwksSettings) -> None:
         """Read a file of keys. Raises KeysError for one that has none."""
@@ -42,17 +42,17 @@ class KeyKeeper:
         self._has_failed = False
         self._last: tuple[Keys, list[str]] | None = None
         self.ring = KeyRing(wanted=self._want)
-        self.attempts: Counter[str] = Counter()  # by result
+        self.attempts: Counter[str] = Counter()  # number of attempts by result
         if settings.path is not None:
             self._use(*_read_file(settings.path))
 
     @property
     def url(self) -> str:
-        """Where the keys are."""
+        """The address of the keys."""
         return self._settings.url
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Read the keys when they are due or wanted, until cancelled. Started after the first attempt."""
+        """Refresh the keys periodically and on request, until cancelled. Started after the first attempt."""
         settings = self._settings
         retry_s, most_s = settings.retry_ms / 1000, settings.retry_max_ms / 1000
         pause_s = retry_s
@@ -79,7 +79,7 @@ class KeyKeeper:
             await self._wake.wait()
 
     async def _refresh(self) -> bool:
-        """Read the keys, and return whether that was possible."""
+        """Read the keys; return whether that succeeded."""
         self._is_wanted = False
         try:
             with trio.fail_after(ATTEMPT_S):
@@ -101,7 +101,7 @@ class KeyKeeper:
         return True
 
     async def _read(self) -> tuple[Keys, list[str]]:
-        """Read the keys. Raises KeysError, and what reading raises."""
+        """Read the keys. Raises KeysError, and errors of reading."""
         if (path := self._settings.path) is not None:
             return await trio.to_thread.run_sync(_read_file, path)
         data = await fetch(self.url, self._tls)
@@ -116,7 +116,7 @@ class KeyKeeper:
 
 
 class TokenSources:
-    """The checkers of all listeners that accept tokens. Listeners with the same address of keys share a keeper."""
+    """The token checkers of all listeners. Listeners with the same address of keys share a keeper."""
 
     def __init__(self) -> None:
         self._keepers: dict[JwksSettings, KeyKeeper] = {}
@@ -138,7 +138,7 @@ class TokenSources:
         return TokenChecker(rules, keeper.ring)
 
     def declare(self, metrics: Metrics) -> None:
-        """Count how often keys were read."""
+        """Declare the metric of attempts to read keys."""
         metrics.counter(
             "warmlog_token_key_reads_total",
             "Attempts to read the public keys that verify tokens.",
@@ -148,7 +148,7 @@ class TokenSources:
         )  # fmt: skip
 
     async def run(self) -> None:
-        """Keep all keys, until `stop` is called."""
+        """Refresh all keys until `stop` is called."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 async with trio.open_nursery() as starting:
@@ -166,7 +166,7 @@ class TokenSources:
 
 
 async def fetch(url: str, tls: ssl.SSLContext | None) -> bytes:
-    """Return what is at an http: or https: address. Raises KeysError, and one of _FAILURES."""
+    """Return the content at an http: or https: address. Raises KeysError, and one of _FAILURES."""
     address = urlsplit(url)
     tcp = await trio.open_tcp_stream(address.hostname or "", address.port or (80 if tls is None else 443))
     async with tcp:
@@ -213,15 +213,15 @@ def _read_file(path: str) -> tuple[Keys, list[str]]:
 
 
 def _tls_context(settings: JwksSettings) -> ssl.SSLContext:
-    """Return what an https: address is checked with. Raises KeysError."""
+    """Return the context that verifies an https: address. Raises KeysError."""
     try:
         return ssl.create_default_context(cafile=settings.ca_file or None)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # also ssl.SSLError
         raise KeysError(f"{settings.ca_file}: {error.strerror or error}") from None
 
 
 def _reason(error: BaseException) -> str:
-    """Return a line that says why keys could not be read."""
+    """Return why keys could not be read, as one line."""
     while isinstance(cause := error.__cause__, BaseException) and not isinstance(error, KeysError | trio.TooSlowError):
         error = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
     if isinstance(error, trio.TooSlowError):
@@ -234,7 +234,7 @@ def _reason(error: BaseException) -> str:
 
 
 def token_sources(wanted: Iterable[tuple[str, OAuthSettings]]) -> tuple[TokenSources, dict[str, TokenChecker]]:
-    """Return the checkers by name. Raises KeysError, which names the address of keys."""
+    """Return the checkers by listener name. Raises KeysError, which names the address of keys."""
     sources, by_listener = TokenSources(), {}
     for name, settings in wanted:
         try:

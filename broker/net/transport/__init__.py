@@ -1,1 +1,1 @@
-"""What carries the bytes of one connection. `transport` has the interface that `Channel` and `Sender` use."""
+"""Transports of a connection's bytes. `transport` has the interface that `Channel` and `Sender` use."""

@@ -1,7 +1,7 @@
-"""Contexts of TLS made of PEM text and files, and replaced when the files change.
+"""TLS contexts from PEM text and files, replaced when the files change.
 
-A context is tried with a handshake in memory before it is used. So a certificate that has expired, a key that does not
-belong to it, and suites that do not go together show at the start, and a bad replacement never replaces a good one.
+A context is tested with a handshake in memory before it is used. So an expired certificate, a key that does not belong
+to it, and incompatible suites are detected at startup, and a bad replacement never replaces a good one.
 """
 
 import logging
@@ -18,10 +18,10 @@ import trio
 from warmlog.broker.security.ssl_principals import PrincipalMapper
 from warmlog.broker.settings.tls import CONVERT, TLS_1_2, TLS_1_3, TlsSettings
 
-CHECK_S: Final = 5.0  # between two checks for replaced files
+CHECK_S: Final = 5.0  # interval between checks for replaced files
 MAX_FILE_BYTES: Final = 1 << 20
 
-_EXPIRED, _NOT_YET_VALID, _BAD_PURPOSE = 10, 9, 26  # of OpenSSL's X509_V_ERR_
+_EXPIRED, _NOT_YET_VALID, _BAD_PURPOSE = 10, 9, 26  # codes of OpenSSL's X509_V_ERR_
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JKS, _PKCS12 = b"\xfe\xed\xfe\xed", b"\x30\x82"
 _VERSIONS: Final = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLSv1_3}
@@ -37,10 +37,10 @@ class TlsError(Exception):
 
 
 class ServerTls:
-    """The context of a listener for new connections. Connections keep the one that they began with."""
+    """The context of a listener for new connections. Open connections keep theirs."""
 
     def __init__(self, listener: str, settings: TlsSettings) -> None:
-        """Load and try the certificate and key. Raises TlsError."""
+        """Load and test the certificate and key. Raises TlsError."""
         self._listener = listener
         self._settings = settings
         self._versions = _versions(settings)
@@ -52,13 +52,13 @@ class ServerTls:
         self.client_context = load_client_context(settings)  # for connections to other brokers
 
     async def run(self) -> None:
-        """Use replaced files, until cancelled."""
+        """Load replaced files until cancelled."""
         while True:
             await trio.sleep(CHECK_S)
             await trio.to_thread.run_sync(self.refresh)
 
     def refresh(self) -> None:
-        """Load the files again if they were replaced. Called in a worker thread."""
+        """Load the files again if they were replaced. Call it in a worker thread."""
         versions = _versions(self._settings)
         if versions == self._versions:
             return
@@ -74,7 +74,7 @@ class ServerTls:
 
 
 def load_context(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
-    """Return a server's context, and when its certificate expires. Raises TlsError."""
+    """Return a server's context, and the expiry time of its certificate. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     versions = sorted(_VERSIONS[name] for name in settings.protocols)
@@ -83,7 +83,7 @@ def load_context(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
         try:
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError:
-            raise TlsError(f"{settings.names['ssl.cipher.suites']}: OpenSSL knows no such suite") from None
+            raise TlsError(f"{settings.names['ssl.cipher.suites']}: OpenSSL does not know this suite") from None
     certificates = _load_key(context, settings)
     expires_at = _try(context, certificates[0], settings)
     context.verify_mode = _VERIFY[settings.client_auth]
@@ -93,9 +93,9 @@ def load_context(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
 
 
 def load_client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context of a broker that connects to the same listener of another one. Raises TlsError.
+    """Return the context with which a broker connects to the same listener of another one. Raises TlsError.
 
-    It trusts the same CAs, or those of the system without any, checks the name of the host, and shows its certificate.
+    It trusts the same CAs, or the system's if none are set, verifies the host name, and presents the certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load_key(context, settings)
@@ -139,7 +139,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings) -> list[str]:
 
 
 def _load_certificates(where: str, certificates: list[str]) -> ssl.SSLContext:
-    """Return a client's context that trusts certificates, of CAs or not. Raises TlsError."""
+    """Return a client's context that trusts these certificates, of CAs or not. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -151,7 +151,7 @@ def _load_certificates(where: str, certificates: list[str]) -> ssl.SSLContext:
 
 
 def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Load the CAs of clients."""
+    """Load the CAs that client certificates are verified with."""
     where, text = settings.names["ssl.truststore.certificates"], settings.truststore_certificates
     if settings.truststore_location:
         where = f"{settings.names['ssl.truststore.location']}: {settings.truststore_location}"
@@ -164,7 +164,7 @@ def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
 
 
 def _try(context: ssl.SSLContext, certificate: str, settings: TlsSettings) -> float:
-    """Shake hands in memory; return when the certificate expires. Raises TlsError."""
+    """Perform a handshake in memory; return the certificate's expiry time. Raises TlsError."""
     names = settings.names
     where = names["ssl.keystore.certificate.chain"]
     if settings.keystore_location:
@@ -190,7 +190,7 @@ def _try(context: ssl.SSLContext, certificate: str, settings: TlsSettings) -> fl
     except ssl.SSLError as error:
         if "NO_SHARED_CIPHER" in (error.reason or ""):
             suites = names["ssl.cipher.suites"]
-            raise TlsError(f"{suites}: none of them goes with this certificate and these protocols") from None
+            raise TlsError(f"{suites}: none of them works with this certificate and these protocols") from None
         raise TlsError(f"{where}: TLS does not work with it: {(error.reason or str(error)).lower()}") from None
     presented = client.getpeercert() or {}
     return ssl.cert_time_to_seconds(str(presented["notAfter"]))
@@ -214,7 +214,7 @@ def _blocks(text: str, where: str) -> list[tuple[str, str]]:
     blocks = []
     for match in _BLOCK.finditer(text):
         kind, body = match[1], match[2].strip()
-        if ":" not in body:  # otherwise it has headers, on lines of their own
+        if ":" not in body:  # otherwise it has headers on separate lines
             body = "\n".join(_lines("".join(body.split())))
         blocks.append((kind, f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----"))
     if not blocks:
@@ -229,7 +229,7 @@ def _lines(encoded: str) -> Iterator[str]:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Give a text to OpenSSL as a file, in memory only."""
+    """Pass a text to OpenSSL as a file in memory."""
     fd = os.memfd_create("key")
     try:
         os.write(fd, text.encode())

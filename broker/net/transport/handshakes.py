@@ -1,11 +1,11 @@
-"""Handshakes of one TLS listener, in threads of their own.
+"""The handshakes of one TLS listener, in dedicated threads.
 
-A handshake takes 0.6 to 1 ms of a processor, most of it in OpenSSL without the GIL. Each thread polls its sockets, so
-that the event loop has no work before a handshake is complete, however many or slow they are.
+A handshake takes 0.6 to 1 ms of processor time, most of it in OpenSSL without the GIL. Each thread polls its sockets,
+so the event loop has no work until a handshake is complete, however many there are and however slow.
 
-Limits: so many at a time, so many of one address, and `LIMIT_S` for each. A client beyond them takes the place of the
-oldest handshake of its address, or of the address that has most. So whoever opens connections and sends nothing, from
-however many addresses, does not keep out a client whose handshake takes its usual milliseconds.
+Limits: a number of concurrent handshakes, a number per address, and `LIMIT_S` for each. A client beyond them replaces
+the oldest handshake of its address, or of the address that has most. So clients that open connections and send nothing,
+from however many addresses, do not lock out a client whose handshake takes the usual milliseconds.
 """
 
 import logging
@@ -30,15 +30,15 @@ LIMIT_S: Final = 10.0
 MAX_IN_PROGRESS: Final = 2_048  # about 20 KiB each
 MAX_OF_ADDRESS: Final = 1_024  # clients behind one router share an address
 THREADS: Final = min(2, len(os.sched_getaffinity(0)))
-DELIVER_S: Final = 0.002  # before other tasks run
+DELIVER_S: Final = 0.002  # delivered before other tasks run
 _READ, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 
-#: Called on the event loop with a transport and the data that followed its handshake, or with why it failed.
+#: Called on the event loop with a transport and the data that followed its handshake, or with the reason of a failure.
 Done = Callable[[TlsTransport | None, bytes, str], None]
 
 
 class _Handshake:
-    """One in progress."""
+    """A handshake in progress."""
 
     __slots__ = ("address", "context", "data", "done", "due_at", "failure", "is_shaken", "sock", "transport", "worker")
 
@@ -58,7 +58,7 @@ class _Handshake:
 
 
 class Handshakes:
-    """Those of one listener. Belongs to the event loop; `close` ends the threads."""
+    """The handshakes of one listener. Belongs to the event loop; `close` ends the threads."""
 
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
@@ -75,7 +75,8 @@ class Handshakes:
     def begin(self, sock: socket.socket, context: ssl.SSLContext, address: str, done: Done) -> bool:
         """Begin a handshake with a client. `done` gets the transport, or the socket is closed.
 
-        If there are too many, the oldest one of this address or of the one with most ends. Returns whether one did.
+        If there are too many, the oldest one of this address, or of the address with most, is ended. Returns whether
+        one was.
         """
         if not self._workers:
             self._token = trio.lowlevel.current_trio_token()
@@ -101,7 +102,7 @@ class Handshakes:
         oldest.worker.end(oldest)
 
     def _forget(self, handshake: _Handshake) -> None:
-        """Count a handshake no longer as being in progress."""
+        """Remove a handshake from those in progress."""
         of_address = self._in_progress.get(handshake.address)
         if of_address is not None and handshake in of_address:
             del of_address[handshake]
@@ -110,7 +111,7 @@ class Handshakes:
                 del self._in_progress[handshake.address]
 
     def close(self) -> None:
-        """End the threads, and close the sockets of handshakes that are not complete."""
+        """End the threads, and close the sockets of incomplete handshakes."""
         self._is_closed = True
         workers, self._workers = self._workers, []
         for worker in workers:
@@ -118,7 +119,7 @@ class Handshakes:
         self._deliver()
 
     def _finish(self, handshake: _Handshake) -> None:
-        """Pass a handshake that has ended to the event loop. Called by a thread."""
+        """Pass an ended handshake to the event loop. Called by a thread."""
         self._finished.append(handshake)
         assert self._token is not None
         with suppress(trio.RunFinishedError):
@@ -138,7 +139,7 @@ class Handshakes:
 
 
 class _Worker:
-    """A thread, and the handshakes that it serves."""
+    """A thread and its handshakes."""
 
     def __init__(self, finish: Callable[[_Handshake], None]) -> None:
         self._finish = finish
@@ -199,7 +200,7 @@ class _Worker:
         while self._unwanted:
             each = self._unwanted.popleft()
             if each.transport is not None and self._served.get(each.transport.fd) is each:
-                self._end(each, "too many TLS handshakes are in progress, and it is the oldest of its address")
+                self._end(each, "too many TLS handshakes are in progress, and this is the oldest of its address")
 
     def _end_overdue(self) -> None:
         now = perf_counter()
@@ -235,7 +236,7 @@ class _Worker:
 
 
 def reason(error: Exception) -> str:
-    """Return why a handshake failed, in words."""
+    """Return why a handshake failed, as text."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason:

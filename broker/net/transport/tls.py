@@ -2,13 +2,13 @@
 
     socket -> recv -> whole records -> (OpenSSL) -> recv's result        send -> (OpenSSL) -> records -> socket
 
-OpenSSL gets whole records only, from memory, and few at a time. Given the socket, it would process records without
-data, such as key updates, for as long as a peer sends them: 12 to 30 us each, without returning.
+OpenSSL gets only whole records, from memory, and few at a time. With the socket itself, it would process records
+without data, such as key updates, as long as a peer sends them: 12 to 30 us each, without returning.
 
 Invariants:
-1. `recv` decrypts everything that was received; at most a part of one record is left.
+1. `recv` decrypts everything received; at most a part of one record is left.
 2. A step of `recv` or `send` decrypts or encrypts `STEP_BYTES`, 0.1 ms.
-3. A peer that sends many records without data, or that makes OpenSSL answer without reading the answers, is cut off.
+3. A peer that sends many records without data, or does not read OpenSSL's answers, is disconnected.
 """
 
 import socket
@@ -18,24 +18,24 @@ from typing import Final, NoReturn
 
 from warmlog.broker.net.transport.transport import shutdown
 
-RAW_BYTES: Final = 32 << 10  # per system call: two full records
+RAW_BYTES: Final = 32 << 10  # bytes per system call: two full records
 STEP_BYTES: Final = 64 << 10
-SEND_BYTES: Final = 256 << 10  # accepted by one `send`
+SEND_BYTES: Final = 256 << 10  # bytes accepted by one `send`
 HEADER_SIZE: Final = 5
 MAX_RECORD_BYTES: Final = (16 << 10) + 256  # without the header
 RECORDS_PER_STEP: Final = 32
-MAX_EMPTY_RECORDS: Final = 16  # without data, in one step
-MAX_ANSWER_BYTES: Final = 16 << 10  # that the peer has not read
-MAX_HANDSHAKE_BYTES: Final = 128 << 10  # a chain of certificates has 10 KiB
+MAX_EMPTY_RECORDS: Final = 16  # records without data in one step
+MAX_ANSWER_BYTES: Final = 16 << 10  # answers that the peer has not read
+MAX_HANDSHAKE_BYTES: Final = 128 << 10  # a certificate chain has 10 KiB
 RECORD_TYPES: Final = frozenset({20, 21, 22, 23})
 
 
 class NotTlsError(OSError):
-    """The peer does not speak TLS, or breaks its rules."""
+    """The peer does not speak TLS, or violates its rules."""
 
 
 class TlsTransport:
-    """One connection. A thread calls `shake` until it returns True; then the event loop uses the rest."""
+    """One connection. A thread calls `shake` until it returns True; then the event loop uses the other methods."""
 
     is_plain = False
 
@@ -44,26 +44,26 @@ class TlsTransport:
         self.fd = sock.fileno()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._raw = b""  # received, and not decrypted
-        self._unsent = memoryview(b"")  # encrypted, and not accepted by the socket
+        self._raw = b""  # received but not decrypted
+        self._unsent = memoryview(b"")  # encrypted but not accepted by the socket
         self._count = 0  # records found by `_end_of_records`
         self._shaken = 0  # bytes of the handshake
         self._has_ended = False
 
     @property
     def unsent_bytes(self) -> int:
-        """Encrypted bytes that the socket has not accepted."""
+        """The number of encrypted bytes that the socket has not accepted."""
         return len(self._unsent)
 
     @property
     def received_bytes(self) -> int:
-        """Bytes of a record that is not complete."""
+        """The number of bytes of an incomplete record."""
         return len(self._raw)
 
     # -- the handshake --
 
     def certificate(self) -> bytes | None:
-        """Return the client's certificate in DER, if it has shown one, after the handshake, which has verified it."""
+        """Return the client's certificate in DER, if it presented one; the handshake has verified it."""
         return self._tls.getpeercert(binary_form=True)
 
     def shake(self) -> bool:
@@ -81,7 +81,7 @@ class TlsTransport:
         return self._shake_records()
 
     def _shake_records(self) -> bool:
-        """Pass the received records to OpenSSL, one by one; what follows the handshake is not its own."""
+        """Pass received records to OpenSSL one by one, because data may follow the handshake."""
         try:
             while end := self._end_of_records(1):
                 self._feed(end)
@@ -91,7 +91,7 @@ class TlsTransport:
                     continue
                 return True
         finally:
-            self._take_encrypted()  # also an alert
+            self._take_encrypted()  # the answer may be an alert
             with suppress(OSError):
                 self.flush()
         return False
@@ -110,7 +110,7 @@ class TlsTransport:
         return self.received() or self._nothing()
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Raise: only a plain transport can."""
+        """Raise an error: only a plain transport supports this."""
         raise NotImplementedError
 
     def received(self) -> bytes:
@@ -130,7 +130,7 @@ class TlsTransport:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _decrypt(self, pieces: list[bytes], records: int) -> None:
-        """Append the data of the records that OpenSSL has."""
+        """Append the data of OpenSSL's pending records."""
         read = self._tls.read
         try:
             for _ in range(records):
@@ -145,13 +145,13 @@ class TlsTransport:
             self._has_ended = True
 
     def _nothing(self) -> bytes:
-        """Return the end of the stream, or raise BlockingIOError."""
+        """Return b"" at the end of the stream, else raise BlockingIOError."""
         if self._has_ended:
             return b""
         raise BlockingIOError
 
     def _end_of_records(self, limit: int) -> int:
-        """Return where the complete records end that were received, of at most so many; 0 if there is none."""
+        """Return where the last complete record ends, of a limited number of received ones; 0 if there is none."""
         raw, end = self._raw, 0
         self._count = 0
         while self._count < limit and len(raw) - end >= HEADER_SIZE:
@@ -168,7 +168,7 @@ class TlsTransport:
         raise NotTlsError("it does not speak TLS")
 
     def _feed(self, end: int) -> int:
-        """Pass received records to OpenSSL; return how many."""
+        """Pass received records to OpenSSL; return their number."""
         self._incoming.write(self._raw[:end])
         self._raw = self._raw[end:]
         return self._count
@@ -214,12 +214,12 @@ class TlsTransport:
         shutdown(self._sock, how)
 
     def close(self) -> None:
-        """Close the socket, after an alert that says so."""
+        """Send a close_notify alert and close the socket."""
         self._say_goodbye()
         self._sock.close()
 
     def _say_goodbye(self) -> None:
-        """Send close_notify, if the socket has room for it, so that the peer knows that nothing was cut off."""
+        """Send close_notify if it fits into the socket, so that the peer knows that the stream is complete."""
         with suppress(OSError, ValueError):
             self._take_encrypted()  # an alert about an error
             if self.flush():

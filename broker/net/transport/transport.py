@@ -7,7 +7,7 @@
 Invariants:
 1. Nothing blocks: `recv`, `recv_into` and `send` raise BlockingIOError where the socket is not ready.
 2. `recv` leaves no received byte inside the transport that it could have returned, since epoll does not report those.
-3. The bytes of a peer pass the transport in order. So sendfile(2) and the C thread, which bypass it, are used only if
+3. A peer's bytes pass the transport in order. So sendfile(2) and the C thread, which bypass it, are used only if
    `is_plain`.
 """
 
@@ -23,20 +23,20 @@ class Transport(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that `send` has accepted, and the socket has not."""
+        """The number of bytes that `send` has accepted and the socket has not."""
 
     @property
     def received_bytes(self) -> int:
-        """Bytes received from the socket that are too few for `recv` to return any."""
+        """The number of bytes received from the socket, too few for `recv` to return data."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return about `size` bytes at most, none at the end of the stream. Raises BlockingIOError, OSError."""
+        """Return at most about `size` bytes, b"" at the end of the stream. Raises BlockingIOError, OSError."""
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Receive into a buffer, and return how many bytes, 0 at the end. Raises BlockingIOError, OSError."""
+        """Receive into a buffer; return the number of bytes, 0 at the end. Raises BlockingIOError, OSError."""
 
     def send(self, data: bytes | memoryview, flags: int = 0, /) -> int:
-        """Return how many bytes were accepted; the caller keeps the others. Raises BlockingIOError, OSError.
+        """Send bytes; return how many were accepted. The caller keeps the others. Raises BlockingIOError, OSError.
 
         `flags` are those of send(2); a transport that is not plain ignores them.
         """
@@ -45,7 +45,7 @@ class Transport(Protocol):
         """Send bytes that `send` has accepted; return whether none are left. Raises OSError."""
 
     def certificate(self) -> bytes | None:
-        """Return the client's certificate in DER, if it has shown one; it is valid."""
+        """Return the client's verified certificate in DER, if it presented one."""
 
     def shutdown(self, how: int) -> None:
         """End the stream in one direction, or both; does nothing on a disconnected socket."""
@@ -55,7 +55,7 @@ class Transport(Protocol):
 
 
 class PlainTransport:
-    """A non-blocking socket itself. Its methods are the socket's, so that it costs nothing."""
+    """A non-blocking socket. Its methods are the socket's own, so the layer costs nothing."""
 
     __slots__ = ("_sock", "close", "fd", "is_plain", "received_bytes", "recv", "recv_into", "send", "unsent_bytes")
 
@@ -70,7 +70,7 @@ class PlainTransport:
         self.close = sock.close
 
     def flush(self) -> bool:
-        """Return True: nothing is kept here."""
+        """Return True: nothing is buffered."""
         return True
 
     def certificate(self) -> None:
@@ -82,7 +82,7 @@ class PlainTransport:
 
 
 def shutdown(sock: socket.socket, how: int) -> None:
-    """Shut a socket down, ignoring that it may have been disconnected."""
+    """Shut down a socket; ignore that it may be disconnected."""
     try:
         sock.shutdown(how)
     except OSError:

@@ -10,14 +10,14 @@ from typing import Protocol
 import trio
 
 TICK_S = 0.001
-SPARE_TICKS = 1_000  # unused ticks kept in the heap before it is rebuilt
+SPARE_TICKS = 1_000  # unused ticks that the heap may contain before it is rebuilt
 
 
 class Expiring(Protocol):
     """An object with a deadline."""
 
     def expire(self) -> None:
-        """Note that the deadline has passed. Must not add or remove deadlines."""
+        """Record that the deadline has passed. Must not add or remove deadlines."""
 
 
 class Deadlines:
@@ -25,7 +25,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._due: dict[int, dict[Expiring, None]] = {}  # by tick of trio's clock
-        self._ticks: list[int] = []  # heap of the keys of `_due`, and of some that were removed from it
+        self._ticks: list[int] = []  # heap of the keys of `_due`, including some that were removed
         self._sleep = trio.CancelScope()
 
     def __len__(self) -> int:

@@ -6,16 +6,16 @@
                     of a busy turn, a thread sends them while the next turn begins             SharedSends
 
 All sockets are registered once with an epoll instance, whose descriptor is the only one that trio waits for. So a
-request costs no task switch, no `epoll_ctl` and no checkpoint, and requests that arrive together share their writes.
+request costs no task switch, no `epoll_ctl` and no checkpoint, and requests that arrive together share writes.
 
 A request that cannot be answered in its turn is *pending*: it keeps its position in its connection's reply queue, and
 `due` schedules the connection when the response is ready. Only async handlers and disk reads run in tasks.
 
 Bounds: a turn begins requests for at most `RECEIVE_S`, then it writes, and answers for at most `FINISH_S`. A connection
-begins at most `request_handling.MAX_REQUESTS` at once. What it has received besides waits in a backlog, and so do
-replies for which a turn has no time. Connections that became ready or due in this turn come before those that are left
-over, for at least half of the time. So a client with one request waits for one turn or two, however many others send
-without waiting for replies, or are closed together. Other tasks run every `STRETCH_S`.
+begins at most `request_handling.MAX_REQUESTS` in a turn. Its further requests wait in a backlog, and so do replies for
+which a turn has no time. Connections that became ready or due in this turn take precedence over the backlog for at
+least half of the time. So a client with one request waits for one or two turns, however many others send without
+waiting for replies, or are closed together. Other tasks run every `STRETCH_S`.
 """
 
 import logging
@@ -34,21 +34,21 @@ from warmlog.broker.net.turns.served import Served
 
 logger = logging.getLogger(__name__)
 
-MAX_EVENTS = 512  # per epoll call; RECEIVE_S usually ends a turn before
-RECEIVE_S = 0.0025  # to begin a turn's requests; writing and answering them takes about as long again
-FRESH_S = RECEIVE_S / 2  # of that, for sockets that became ready, while others are in the backlog
+MAX_EVENTS = 512  # events per epoll call; RECEIVE_S usually ends a turn earlier
+RECEIVE_S = 0.0025  # time to begin a turn's requests; writing and answering them takes about as long again
+FRESH_S = RECEIVE_S / 2  # share of that time for sockets that became ready, while others are in the backlog
 FINISH_S = 0.005
-STRETCH_S = 0.001  # of turns between two checkpoints; a checkpoint costs as much as half a request
-PROMPT_S = 0.0002  # from a reply to the next request of a local client that does nothing in between
-CAN_LINGER = len(sched_getaffinity(0)) > 1  # on a single processor, lingering would take time from the client
+STRETCH_S = 0.001  # time between two checkpoints; a checkpoint costs as much as half a request
+PROMPT_S = 0.0002  # time from a reply to the next request of a local client that does nothing in between
+CAN_LINGER = len(sched_getaffinity(0)) > 1  # on a single processor, lingering would take processor time from the client
 PROMPT_TURNS = 16  # consecutive prompt requests before lingering; two active clients never reach this
 
 
 class ServingTurn:
-    """The turns of a broker, for all of its listeners. Used on the event loop only."""
+    """The serving turns of a broker, for all of its listeners. Used on the event loop only."""
 
     def __init__(self, write_queued: Callable[[int], None], guard: LoopGuard) -> None:
-        """`write_queued(connections)` is called at the end of each turn, before replies are sent to so many."""
+        """`write_queued(connections)` is called at the end of each turn, before that many connections get replies."""
         self.deadlines = Deadlines()
         self.guard = guard
         self.began_at = self.ends_at = 0.0  # start of this turn, and the time after which it begins no requests
@@ -58,12 +58,12 @@ class ServingTurn:
         self._ready: deque[tuple[Served, int]] = deque()  # as epoll reports
         self._backlog: deque[Served] = deque()
         self._due: deque[Served] = deque()
-        self._late: deque[Served] = deque()  # due, but the turn had no time for them
+        self._late: deque[Served] = deque()  # due, but without time in their turn
         self._in_turn = False
         self._settled = trio.Event()  # set when a connection is scheduled between turns
         self._has_spawned = False
         self._nursery: trio.Nursery | None = None
-        self._last_fd = -1  # the last socket that was ready alone
+        self._last_fd = -1  # the last socket that was the only ready one
         self._prompt_turns = 0  # consecutive turns in which it was ready right after its reply
         self._finished_at = 0.0
         self._sends = SharedSends()
@@ -79,7 +79,7 @@ class ServingTurn:
     # -- for connections --
 
     def add(self, served: Served, fd: int, events: int) -> None:
-        """Start to serve a socket. Raises OSError."""
+        """Start serving a socket. Raises OSError."""
         self._epoll.register(fd, events)
         self._served[fd] = served
 
@@ -94,32 +94,32 @@ class ServingTurn:
             self._epoll.unregister(fd)
 
     def due(self, served: Served) -> None:
-        """Schedule a connection for `finish` in this turn, or in one that begins at once."""
+        """Schedule a connection for `finish`, in this turn or in one that begins immediately."""
         if not served.is_due:
             served.is_due = True
             self._due.append(served)
             self._wake()
 
     def again(self, served: Served) -> None:
-        """Schedule a connection to continue when others have had their turn."""
+        """Schedule a connection to continue after others have had their turn."""
         if not served.is_left_over:
             served.is_left_over = True
             self._backlog.append(served)
             self._wake()
 
     def spawn(self, served: Served, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a task for a connection; it is cancelled with the turns, and an exception closes the connection."""
+        """Run a task for a connection. It is cancelled with the turns; an exception closes the connection."""
         assert self._nursery is not None, "connections are served while `run` runs"
         self._has_spawned = True
         self._nursery.start_soon(_run_for, served, run)
 
     def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a task that belongs to no connection; it is cancelled with the turns. Does nothing after their end."""
+        """Run a task that belongs to no connection. It is cancelled with the turns; after their end, nothing is run."""
         if self._nursery is not None:
             self._nursery.start_soon(_run_beside, run)
 
     def hand_over(self, served: Served, fd: int, data: bytes) -> bool:
-        """Let a thread send; return False if it does not. The socket must stay open until `handed_back`."""
+        """Let a thread send; return False if it cannot. The socket must stay open until `handed_back`."""
         return self._sends.put(served, fd, data)
 
     def _wake(self) -> None:
@@ -161,7 +161,7 @@ class ServingTurn:
     async def _linger(self) -> bool:
         """Poll for a prompt client for `PROMPT_S`; return whether any socket became ready.
 
-        On a virtual machine, sleeping and waking up costs more than serving a small request. Other tasks run meanwhile.
+        On a virtual machine, sleeping and waking up costs more than serving a small request. Other tasks still run.
         """
         until = perf_counter() + PROMPT_S
         while perf_counter() < until:
@@ -187,7 +187,7 @@ class ServingTurn:
         return True
 
     def _begin(self, now: float) -> int:
-        """Begin requests; return of how many connections."""
+        """Begin requests; return the number of connections served."""
         ready, backlog, count = self._ready, self._backlog, 0
         fresh_until = now + FRESH_S if backlog else self.ends_at
         while now <= self.ends_at:
@@ -208,7 +208,7 @@ class ServingTurn:
         return count
 
     def _hand_back(self, results: Sequence[tuple[Served, int]]) -> None:
-        """Continue with the connections whose replies were sent beside the turns."""
+        """Resume connections whose replies were sent by the thread."""
         for served, sent in results:
             try:
                 served.handed_back(sent)
@@ -227,19 +227,19 @@ class ServingTurn:
         return bool(ready)
 
     def _note_prompt_client(self, fd: int) -> None:
-        """Count consecutive turns in which one connection alone is ready right after its reply."""
+        """Count consecutive turns in which one connection is ready alone, right after its reply."""
         is_prompt = fd == self._last_fd and perf_counter() - self._finished_at < PROMPT_S
         self._prompt_turns = self._prompt_turns + 1 if is_prompt else 0
         self._last_fd = fd
 
     def _finish(self, served: int) -> None:
-        """Write the queued appends, then send replies. So many connections were served."""
+        """Write the queued appends, then send replies. `connections`: the number served in this turn."""
         self.guard.begin("produce")
         self.write_queued(served)
         due, late = self._due, self._late
         if due or late:
             now = at = self.guard.begin("replies")
-            self._due = deque()  # for those that become due meanwhile: they are not ready before the next write
+            self._due = deque()  # connections that become due from now on have no reply before the next write
             self._sends.open(len(due) + len(late), now - self.began_at)
             ends_at = now + FINISH_S
             due_until = now + FINISH_S / 2 if late else ends_at
@@ -263,7 +263,7 @@ class ServingTurn:
 
 
 async def _run_for(served: Served, run: Callable[[], Awaitable[None]]) -> None:
-    """Run a connection's task within the same error boundary."""
+    """Run a connection's task within its error boundary."""
     try:
         await run()
     except Exception:

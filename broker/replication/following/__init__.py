@@ -1,1 +1,1 @@
-"""Follow partitions: fetch them from their leaders, in sessions, and copy what was fetched to logs."""
+"""Follow partitions: fetch records from their leaders, in sessions, and append them to logs."""

@@ -1,18 +1,18 @@
 """The client's half of an incremental fetch session, without I/O (KIP-227).
 
     full fetch, epoch 0         names every partition. The response has all of them, and the id of a session, or
-                                NO_SESSION where the broker has no room: then the next fetch is full again
-    incremental, epoch n        names only what changed here since the last fetch: partitions added, removed, or to be
-                                fetched from elsewhere. The response has only what changed there; epoch n + 1 comes next
-    an error of the session     the next fetch is full, and closes the old session if the broker may still have it
+                                NO_SESSION if the broker has too many; then the next fetch is full again
+    incremental, epoch n        names changes since the last fetch only: partitions added, removed, or at another
+                                offset. The response has only what changed at the broker; epoch n + 1 comes next
+    an error of the session     the next fetch is full, and closes the old session, which the broker may still have
     a lost response             the same: it is unknown whether the broker has counted the request
 
 Invariants:
 1. A partition is identified by topic id and index, or by topic name and index where the peer has no ids, so that a
    recreated topic is another topic.
-2. The broker's set of partitions is the one sent to it, after every response that `take` accepted.
-3. A fetch costs work for changed partitions only, not for all of them, as long as the session lasts.
-4. Partitions whose records arrived move behind the others, so that none starves where every fetch is full.
+2. After every response that `take` accepted, the broker's set of partitions is the one sent to it.
+3. While a session lasts, a fetch costs work for changed partitions only.
+4. Partitions whose records arrived move behind the others, so that none starves if every fetch is full.
 
 Source: org.apache.kafka.clients.FetchSessionHandler.
 """
@@ -39,18 +39,18 @@ MAX_EPOCH = (1 << 31) - 1
 
 
 class FetchResponseError(Exception):
-    """A response contradicts the session: it has partitions that were not asked for, or lacks some that were."""
+    """A response contradicts the session: it has partitions that were not requested, or lacks requested ones."""
 
 
 class Fetched(NamedTuple):
-    """A partition of a response, as it was asked for and what was found."""
+    """A partition of a response, and how it was requested."""
 
     requested: KafkaFetchPartition
     result: PeerFetchedPartition
 
 
 class FetchSession:
-    """The partitions to fetch from one broker, and what the broker knows of them.
+    """The partitions to fetch from one broker, and the broker's state of the session.
 
     Call `request`, send it, and pass the response to `take`; if none arrives, call `lose`. One request at a time.
     Change partitions between requests: within a session the broker reports offsets once, and a response that arrives
@@ -62,10 +62,10 @@ class FetchSession:
         self.id = NO_SESSION
         self.epoch = INITIAL_SESSION_EPOCH
         self._wanted: OrderedDict[FetchKey, KafkaFetchPartition] = OrderedDict()
-        self._changed: dict[FetchKey, None] = {}  # wanted, and not as the broker knows it
-        self._known: dict[FetchKey, KafkaFetchPartition] = {}  # the broker's session
-        self._removed: dict[FetchKey, KafkaFetchPartition] = {}  # in the broker's session, and not wanted
-        self._sent: dict[FetchKey, KafkaFetchPartition] | None = None  # named by the request that has no response yet
+        self._changed: dict[FetchKey, None] = {}  # wanted, and changed since the broker was last informed
+        self._known: dict[FetchKey, KafkaFetchPartition] = {}  # the session's state at the broker
+        self._removed: dict[FetchKey, KafkaFetchPartition] = {}  # in the broker's session, but no longer wanted
+        self._sent: dict[FetchKey, KafkaFetchPartition] | None = None  # in the request that has no response yet
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -79,15 +79,15 @@ class FetchSession:
         return self.epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}
 
     def key_of(self, partition: KafkaFetchPartition | PeerFetchedPartition) -> FetchKey:
-        """Return what identifies a partition."""
+        """Return the key of a partition in the session."""
         return (partition.topic_id if self.uses_topic_ids else partition.topic), partition.partition
 
     def wants(self, key: FetchKey) -> KafkaFetchPartition | None:
-        """Return how a partition is to be fetched, None if it is not."""
+        """Return how a partition is to be fetched; None if it is not followed."""
         return self._wanted.get(key)
 
     def set(self, partition: KafkaFetchPartition) -> None:
-        """Add a partition, or change from where it is fetched."""
+        """Add a partition, or change its fetch offset."""
         if self.uses_topic_ids and partition.topic_id == NO_TOPIC_ID:
             raise ValueError(f"{partition.topic} has no topic id")
         key = self.key_of(partition)
@@ -128,7 +128,7 @@ class FetchSession:
         )
 
     def take(self, response: PeerFetchResponse) -> list[Fetched]:
-        """Take the response to the request; return its partitions that are still wanted as they were asked for.
+        """Accept the response to the request; return those of its partitions that are still wanted as requested.
 
         Raises FetchResponseError. After that, and after an error of the response, the next request is a full one.
         """
@@ -157,7 +157,7 @@ class FetchSession:
         results: dict[FetchKey, PeerFetchedPartition],
         response: PeerFetchResponse,
     ) -> str:
-        """Return what is wrong with a response; nothing if it is sound."""
+        """Return what is wrong with a response, or an empty text."""
         if len(results) != len(response.partitions):
             return "a fetch response has a partition twice"
         if self.is_incremental:
@@ -172,7 +172,7 @@ class FetchSession:
         return ""
 
     def _fetched(self, key: FetchKey, result: PeerFetchedPartition) -> Fetched | None:
-        """Return a partition of a response, unless it was removed or set otherwise since the request."""
+        """Return a partition of a response, unless it was removed or changed since the request."""
         requested = self._known.get(key)
         if requested is None or self._wanted.get(key) != requested:
             return None
@@ -190,7 +190,7 @@ class FetchSession:
             self.id, self.epoch = session_id, 1
 
     def _start_again(self, *, is_gone: bool) -> None:
-        """Have the next request be a full one, which closes the broker's session unless that is gone."""
+        """Make the next request a full one, which closes the broker's session unless that is gone."""
         self.epoch = INITIAL_SESSION_EPOCH
         if is_gone:
             self.id = NO_SESSION

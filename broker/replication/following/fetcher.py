@@ -1,10 +1,10 @@
 """Fetch the partitions that one broker leads, with a task, a connection and a fetch session of its own.
 
-    fetch, hand what was found to the replicas, fetch again from where they are now
+    fetch, pass the records to the replicas, fetch again from their new log ends
 
-Most results are taken at once. Others, such as large ones, are taken in parallel: with `flush.messages=1` their fsyncs
-share a round. A partition that is given while a fetch waits at the leader would wait with it; after
-`FetchLimits.patience_s` that fetch is given up instead, with its connection, since a leader answers the requests of a
+Most results are appended without waiting. Others, such as large ones, are appended in parallel: with `flush.messages=1`
+their fsyncs share a round. A partition that is added while a fetch waits at the leader would wait with it; so after
+`FetchLimits.patience_s` that fetch is abandoned with its connection, since a leader answers the requests of a
 connection in order.
 """
 
@@ -37,8 +37,8 @@ from warmlog.protocol.kafka.messages.records.fetch import (
 from warmlog.protocol.kafka.peer_apis import FETCH, FIRST_FETCH_WITH_TOPIC_IDS
 from warmlog.protocol.partitions import TopicPartition
 
-MAX_THROTTLE_S = 30.0  # what a broker may make us wait after a response
-PARALLEL_TAKES = 64  # partitions whose records are taken at the same time
+MAX_THROTTLE_S = 30.0  # longest throttle time of a broker that is obeyed
+PARALLEL_TAKES = 64  # partitions appended to concurrently
 PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 64, 256 << 10  # then other tasks run
 _SESSION_ERRORS = frozenset(
     {
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class Step(Enum):
-    """The next step for a partition after its replica has taken the result of a fetch."""
+    """The next step for a partition after its replica has processed the result of a fetch."""
 
     GO_ON = "go on"
     PAUSE = "pause"
@@ -68,23 +68,22 @@ class Replica(Protocol):
 
     @property
     def throttled_s(self) -> float:
-        """How long nothing more should be fetched, since the rate of replication is exceeded; 0 if it is not."""
+        """How long to pause fetching because the replication rate is exceeded; 0 if it is not."""
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
-        """Return what to fetch next from the leader of this epoch; None to be asked again after a pause."""
+        """Return what to fetch next from the leader of this epoch; None to be called again after a pause."""
 
     def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
-        """Take the result of a fetch if nothing has to be waited for, and return the next position.
+        """Process the result of a fetch if that needs no waiting, and return the next position.
 
-        Returns None, without having changed anything, where `take` is needed.
+        Returns None, with nothing changed, if `take` has to be called instead.
         """
 
     async def take(self, fetched: PeerFetchedPartition) -> Step:
-        """Take the result of a fetch from the latest `position`: records, a divergence, or an error.
+        """Process the result of a fetch from the latest `position`: records, a divergence, or an error.
 
-        The last batch of the records may be incomplete: it is fetched again from `position`.
-
-        The error is INCONSISTENT_TOPIC_ID if the topic was deleted and created again; then it is not followed any more.
+        The last batch of the records may be incomplete; the next fetch begins with it.
+        The error is INCONSISTENT_TOPIC_ID if the topic was deleted and created again; then the partition is unfollowed.
         """
 
 
@@ -92,13 +91,13 @@ class Replica(Protocol):
 class FetchLimits:
     """Limits of one fetch; those of a partition are in `Replica.position`.
 
-    `patience_s`: how long a fetch may continue to wait after another partition was given to its fetcher.
+    `patience_s`: how long a fetch may continue to wait after another partition was added to its fetcher.
     """
 
     max_wait_ms: int = 500  # Kafka's replica.fetch.wait.max.ms
     min_bytes: int = 1
     max_bytes: int = 10 << 20  # Kafka's replica.fetch.response.max.bytes
-    fetchers: int = 2  # for each leader, as num.replica.fetchers: one receives while the other writes
+    fetchers: int = 2  # per leader, as num.replica.fetchers: one receives while the other writes
     patience_s: float = math.inf
 
 
@@ -109,24 +108,24 @@ class Following:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        self.lock = trio.Lock()  # around each use of the replica
+        self.lock = trio.Lock()  # held during each use of the replica
         self.fetcher: Fetcher | None = None
         self.leader: Leader | None = None
-        self.delays: Iterator[float] | None = None  # while it fails
+        self.delays: Iterator[float] | None = None  # grows while it fails
         self.resume_at = 0.0  # on trio's clock
 
     @property
     def key(self) -> TopicPartition:
-        """Its topic and index."""
+        """The partition's topic and index."""
         return self.replica.topic, self.replica.partition
 
     async def ended(self) -> None:
-        """Wait until the replica has taken the last result, after it was unfollowed."""
+        """Wait until an unfollowed replica has processed its last result."""
         async with self.lock:
             pass
 
     def move(self, fetcher: "Fetcher | None") -> None:
-        """Let another fetcher fetch it, or none."""
+        """Move the partition to another fetcher, or to none."""
         if self.fetcher is not None and self.fetcher is not fetcher:
             self.fetcher.drop(self.key)
         self.fetcher = fetcher
@@ -135,14 +134,14 @@ class Following:
 
 
 class GiveUp(Protocol):
-    """Ends the following of a partition at the wish of its replica."""
+    """Ends the following of a partition at its replica's request."""
 
     def __call__(self, following: Following) -> None:
-        """Do not fetch it any more."""
+        """Stop fetching the partition."""
 
 
 class Fetcher:
-    """Fetches the partitions that one broker leads, or some of them."""
+    """Fetches the partitions that one broker leads, or a share of them."""
 
     def __init__(
         self,
@@ -167,14 +166,14 @@ class Fetcher:
         self._session = FetchSession(uses_topic_ids=True)
         self._mine: dict[TopicPartition, Following] = {}
         self._paused: set[TopicPartition] = set()
-        self._inbox: dict[TopicPartition, Following | None] = {}  # given and dropped since the last fetch
+        self._inbox: dict[TopicPartition, Following | None] = {}  # added and dropped since the last fetch
         self._news = trio.Event()
-        self._fetching = trio.CancelScope()  # around the fetch that is under way
-        self._delays = delays_s(random)  # while fetches fail
+        self._fetching = trio.CancelScope()  # of the fetch in progress
+        self._delays = delays_s(random)  # grows while fetches fail
         self._is_failing = False
 
     def give(self, following: Following) -> None:
-        """Fetch a partition, or fetch it with its leader's new epoch."""
+        """Start to fetch a partition, or continue with its leader's new epoch."""
         self._inbox[following.key] = following
         self._news.set()
         self._fetching.deadline = min(self._fetching.deadline, trio.current_time() + self._limits.patience_s)
@@ -206,7 +205,7 @@ class Fetcher:
     # -- what to fetch -------------------------------------------------------------------------------------------------
 
     async def _assign_partitions(self) -> None:
-        """Bring the session in line with what was given and dropped, and with pauses that are over."""
+        """Apply added and dropped partitions, and pauses that have ended, to the session."""
         self._news = trio.Event()
         inbox, self._inbox = self._inbox, {}
         for key, following in inbox.items():
@@ -226,7 +225,7 @@ class Fetcher:
             self._session.remove(self._session_key(following.replica))
 
     async def _assign(self, following: Following) -> None:
-        """Have a partition fetched from where its replica is, unless it pauses."""
+        """Fetch a partition from its replica's position, unless it pauses."""
         if following.resume_at > trio.current_time():
             self._paused.add(following.key)
             return
@@ -235,7 +234,7 @@ class Fetcher:
                 await self._set(following)
 
     async def _set(self, following: Following) -> bool:
-        """Have a partition fetched from where its replica is; return False if it pauses instead."""
+        """Fetch a partition from its replica's position; return False if it pauses instead."""
         assert following.leader is not None
         if self._is_held_up(following):
             return False
@@ -249,7 +248,7 @@ class Fetcher:
         return True
 
     def _name_topics(self) -> None:
-        """Begin another session with the same partitions, which names topics instead of their ids."""
+        """Begin another session with the same partitions, by topic names instead of ids."""
         old, self._session = self._session, FetchSession(uses_topic_ids=False)
         for following in self._mine.values():
             requested = old.wants(_key_in(old, following.replica))
@@ -260,7 +259,7 @@ class Fetcher:
         return _key_in(self._session, replica)
 
     async def _wait(self) -> None:
-        """Wait for a partition to fetch."""
+        """Wait until there is a partition to fetch."""
         resume_at = min((self._mine[key].resume_at for key in self._paused), default=math.inf)
         with trio.move_on_at(resume_at):
             await self._news.wait()
@@ -268,7 +267,7 @@ class Fetcher:
     # -- fetching ------------------------------------------------------------------------------------------------------
 
     async def _fetch(self) -> PeerFetchResponse | None:
-        """Send a fetch; return None if it was given up to fetch other partitions, too. Raises PeerError."""
+        """Send a fetch; return None if it was abandoned in favour of added partitions. Raises PeerError."""
         connection = await self._leaders.connection(self._node_id, self._number)
         self._adapt_to(connection)
         limits = self._limits
@@ -291,13 +290,13 @@ class Fetcher:
         return response
 
     def _adapt_to(self, connection: PeerConnection) -> None:
-        """Name topics by id where the broker can."""
+        """Use topic ids if the broker supports them."""
         can = connection.supports(FETCH, FIRST_FETCH_WITH_TOPIC_IDS)
         if self._session.uses_topic_ids and not can:
             self._name_topics()
 
     async def _take(self, response: PeerFetchResponse) -> None:
-        """Hand the result of a fetch to the replicas."""
+        """Pass the result of a fetch to the replicas."""
         try:
             fetched = self._session.take(response)
         except FetchResponseError as error:
@@ -337,7 +336,7 @@ class Fetcher:
                     nursery.start_soon(self._take_partition, partition)
 
     def _take_at_once(self, fetched: Fetched) -> bool:
-        """Take a result if nothing has to be waited for; return False if `_take_partition` has to."""
+        """Process a result if that needs no waiting; return False if `_take_partition` is needed."""
         following = self._mine[fetched.requested.topic, fetched.requested.partition]
         leader, replica = following.leader, following.replica
         if following.lock.locked() or following.fetcher is not self or leader is None:
@@ -358,7 +357,7 @@ class Fetcher:
         async with following.lock:
             leader = following.leader
             if following.fetcher is not self or leader is None or requested.current_leader_epoch != leader.epoch:
-                return  # what an earlier leader sent: the replica may have been elsewhere since
+                return  # from an earlier leader: the replica may have moved since
             if result.error is not ErrorCode.NONE:
                 reaction = self._leaders.report(following.replica.topic, result.error)
                 if reaction is not Reaction.REPORT:
@@ -381,7 +380,7 @@ class Fetcher:
             self._pause(following)  # the next fetch would have the same result
 
     def _is_held_up(self, following: Following) -> bool:
-        """Whether the rate of replication is exceeded. Then nothing is fetched for a moment."""
+        """Whether the replication rate is exceeded; then fetching pauses briefly."""
         throttled_s = following.replica.throttled_s
         if throttled_s > 0:
             following.resume_at = trio.current_time() + min(throttled_s, MAX_SLEEP_S)
@@ -411,5 +410,5 @@ class Fetcher:
 
 
 def _key_in(session: FetchSession, replica: Replica) -> FetchKey:
-    """Return what identifies a replica's partition in a session."""
+    """Return the key of a replica's partition in a session."""
     return (replica.topic_id if session.uses_topic_ids else replica.topic), replica.partition

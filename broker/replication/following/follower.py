@@ -1,12 +1,12 @@
-"""Follow partitions: give each to a fetcher of its leader, and to another one when the leader changes.
+"""Follow partitions: assign each to a fetcher of its leader, and to another one when the leader changes.
 
-What a partition is copied to is a `Replica`; nothing here knows logs.
+A partition is copied to a `Replica`; nothing here knows logs.
 
 Invariants:
 1. A replica is used by one fetcher at a time, in the order of the fetches: a partition that moves to another leader, or
    whose leader begins another epoch, is fetched from there only after what the old one sent has been taken or dropped.
 2. An error of one partition pauses or ends that partition only. Pauses grow until a fetch of it succeeds.
-3. Errors that other metadata or time can cure are dealt with by the fetchers; all others are for the replica to decide.
+3. Fetchers handle errors that other metadata or time can cure; the replica decides on all others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ class Follower:
         self._changed.set()
 
     def follow(self, replica: Replica) -> Following:
-        """Begin to fetch a partition, which is not followed yet."""
+        """Begin to fetch a partition that is not followed yet."""
         following = Following(replica)
         assert following.key not in self._followed
         self._followed[following.key] = following
@@ -61,20 +61,20 @@ class Follower:
         return following
 
     def unfollow(self, topic: str, partition: int) -> Following | None:
-        """Stop fetching a partition. Its replica may be busy with one last result: see `Following.ended`."""
+        """Stop fetching a partition. Its replica may still process one last result: see `Following.ended`."""
         following = self._followed.pop((topic, partition), None)
         if following is not None:
             following.move(None)
         return following
 
     def follows(self, topic: str, partition: int) -> bool:
-        """Whether a partition is fetched, or will be."""
+        """Whether a partition is, or will be, fetched."""
         return (topic, partition) in self._followed
 
     def heard_at(self, topic: str, partition: int, now: float) -> float | None:
-        """Return when the leader of a partition last answered a fetch of all it leads, on trio's clock.
+        """Return when the partition's leader last answered a fetch of its fetcher, on trio's clock.
 
-        None if it never did, or if the partition is not fetched now.
+        None if it never did, or if the partition is not being fetched.
         """
         following = self._followed.get((topic, partition))
         if following is None or following.fetcher is None or following.resume_at > now:
@@ -89,13 +89,13 @@ class Follower:
         return received
 
     async def stop(self, topic: str, partition: int) -> None:
-        """Stop fetching a partition, and wait until its replica has taken the last result."""
+        """Stop fetching a partition, and wait until its replica has processed the last result."""
         following = self.unfollow(topic, partition)
         if following is not None:
             await following.ended()
 
     async def run(self) -> None:
-        """Assign partitions to leaders, now and whenever either changes, and fetch them."""
+        """Fetch partitions from their leaders until cancelled; reassign them whenever either changes."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._changed = trio.Event()
@@ -107,7 +107,7 @@ class Follower:
                 await self._changed.wait()
 
     async def _assign(self, key: TopicPartition, nursery: trio.Nursery) -> None:
-        """Give a partition to the fetcher of its leader."""
+        """Assign a partition to a fetcher of its leader."""
         following = self._followed.get(key)
         if following is None:
             return
@@ -141,7 +141,7 @@ class Follower:
         following.move(fetcher)
 
     def _fetcher_number(self, topic: str, partition: int) -> int:
-        """Return which of a leader's fetchers fetches a partition, counted from 1."""
+        """Return the number of the leader's fetcher that fetches a partition, counted from 1."""
         return 1 + (crc32(topic.encode()) + partition) % self.limits.fetchers
 
     def _give_up(self, following: Following) -> None:
@@ -149,7 +149,7 @@ class Follower:
             self.unfollow(*following.key)
 
     async def _end_recreated(self, following: Following) -> None:
-        """Tell a replica that its topic was deleted and created again, and stop following it."""
+        """Report to a replica that its topic was deleted and created again, and unfollow it."""
         self._give_up(following)
         async with following.lock:
             await following.replica.take(

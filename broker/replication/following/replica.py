@@ -1,9 +1,9 @@
-"""A partition of this broker that copies its leader's, as the follower's `Replica`.
+"""A partition on this broker that follows a leader: the follower's `Replica`.
 
 Invariants:
-1. Only the replica appends to its log, and it takes one result of a fetch at a time.
+1. Only the replica appends to its log, and it processes one result of a fetch at a time.
 2. A truncation, or a restart of the log, is checkpointed before it begins, so that recovery finds a usable log.
-3. What a leader sends is checked before it is written. If it does not fit, nothing is written; see `problem`.
+3. Records of a leader are validated before they are written. If they do not fit, nothing is written; see `problem`.
 """
 
 import logging
@@ -58,16 +58,16 @@ class PartitionReplica:
         max_bytes: int = MAX_BYTES,
         is_in_sync: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_in_sync`: whether this replica is in the ISR; then no rate holds it up."""
-        self.throttle: Throttle | None = None  # if the topic's settings name this replica
+        """`is_in_sync` returns whether this replica is in the ISR; then it is not throttled."""
+        self.throttle: Throttle | None = None  # if the topic's settings throttle this replica
         self._is_in_sync = is_in_sync
         self.topic = partition.topic
         self.topic_id = topic_id
         self.partition = partition.index
         self.problem: str | None = None
         self.leader_end = -1  # as of the last fetch; -1 if unknown
-        self.behind_since: float | None = None  # on trio's clock; None while all that the leader has is here
-        self.bytes_per_offset: float | None = None  # of the records copied last
+        self.behind_since: float | None = None  # on trio's clock; None while this replica lacks no records
+        self.bytes_per_offset: float | None = None  # of the last records copied
         self._partition = partition
         self._cluster = cluster
         self._checkpoint = checkpoint
@@ -77,20 +77,20 @@ class PartitionReplica:
         self._hidden = HiddenBytes(partition.log.offsets.high_watermark, partition.log.offsets.log_end_offset)
 
     def _begin(self) -> None:
-        """Let the high watermark follow the leader's."""
+        """Make the high watermark follow the leader's."""
         self._partition.log.follow_replicas()
 
     @property
     def throttled_s(self) -> float:
-        """How long nothing more should be fetched, since the rate of replication is exceeded; 0 if it is not."""
+        """How long to pause fetching because the replication rate is exceeded; 0 if it is not."""
         throttle = self.throttle
         return 0.0 if throttle is None or self._is_in_sync() else throttle.delay_s
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
-        """Return the log end, and the epoch of the last record, by which the leader notices a divergence.
+        """Return the log end offset, and the epoch of the last record, by which the leader detects a divergence.
 
-        The leader counts all records before that as copied: with `flush.messages=1` they are on the disk. None while
-        the log has failed, since it may turn out to be shorter, and while the disk is full.
+        The leader counts all records before that offset as copied: with `flush.messages=1` they are on the disk. None
+        while the log has failed, since it may turn out to be shorter, and while the disk is full.
         """
         log = self._partition.log
         if log.durability.flush_messages == 1 and log.durability.recovery_point < log.offsets.log_end_offset:
@@ -119,7 +119,7 @@ class PartitionReplica:
         )
 
     async def take(self, fetched: PeerFetchedPartition) -> Step:
-        """Append what was fetched, or truncate the log, or restart it."""
+        """Append the records of a fetch, or truncate or restart the log."""
         try:
             step = await self._take(fetched)
         except (OSError, LogError, ProtocolError, PeerError) as error:
@@ -130,7 +130,7 @@ class PartitionReplica:
         return step
 
     def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
-        """Append what was fetched if nothing has to be waited for, and return the next position; else return None."""
+        """Append the records of a fetch if that needs no waiting, and return the next position; else return None."""
         log, records = self._partition.log, fetched.records
         if (
             fetched.error is not ErrorCode.NONE
@@ -171,7 +171,7 @@ class PartitionReplica:
         return Step.GO_ON
 
     def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
-        """Adopt the leader's high watermark and log start offset, as far as the copy reaches."""
+        """Adopt the leader's high watermark and log start offset, limited to the records here."""
         if self.throttle is not None:
             self.throttle.count(len(fetched.records), is_held_up=not self._is_in_sync())
         log = self._partition.log
@@ -188,9 +188,9 @@ class PartitionReplica:
     # -- appending -----------------------------------------------------------------------------------------------------
 
     async def _append(self, records: memoryview) -> bool:
-        """Append whole batches, a piece at a time, so that other tasks run in between.
+        """Append whole batches, piece by piece, so that other tasks run in between.
 
-        Returns False if they could not be written. Raises ProtocolError, LogError for a piece that does not fit.
+        Returns False if writing failed. Raises ProtocolError, LogError for a piece that does not fit.
         """
         log = self._partition.log
         end = log.offsets.log_end_offset
@@ -209,13 +209,13 @@ class PartitionReplica:
         return True
 
     def _written(self, records: int, end: int) -> None:
-        """Note that bytes of records were appended to a log that ended at an offset."""
+        """Record that so many bytes of records were appended at an offset."""
         shown = self._partition.log.offsets.log_end_offset
         self.bytes_per_offset = records / (shown - end)
         self._hidden.written(shown, records)
 
     async def _append_piece(self, piece: memoryview) -> Append | None:
-        """Queue the batches of a piece, decompressed by a worker first if their headers lack timestamps."""
+        """Queue the batches of a piece; a worker decompresses them first if their headers lack timestamps."""
         appends = self._partition.appends
         try:
             return appends.append_copy(piece, self._epoch_limit())
@@ -227,7 +227,7 @@ class PartitionReplica:
         return None if self._leader_epoch == UNKNOWN_EPOCH else self._leader_epoch
 
     async def _begin_inside(self, records: memoryview) -> bool:
-        """Restart the log where the first batch begins, if the leader's log begins inside of it."""
+        """Restart the log at the first batch's base offset, if the leader's log start offset is inside that batch."""
         log = self._partition.log
         if log.size or len(records) < HEADER_SIZE:
             return True
@@ -236,10 +236,10 @@ class PartitionReplica:
             return True
         return await self._truncate_fully(first.base_offset)
 
-    # -- cutting -------------------------------------------------------------------------------------------------------
+    # -- truncating ----------------------------------------------------------------------------------------------------
 
     async def _find_range(self) -> Step:
-        """Decide what to do about a log end that the leader does not have. Raises PeerError."""
+        """Decide what to do if the leader's log does not contain this log's end. Raises PeerError."""
         log = self._partition.log
         start, end = await self._offset_at(EARLIEST_TIMESTAMP), await self._offset_at(LATEST_TIMESTAMP)
         if start < 0 or end < start:
@@ -260,7 +260,7 @@ class PartitionReplica:
         return Step.GO_ON
 
     async def _offset_at(self, timestamp: int) -> int:
-        """Return an offset of the leader's log; -1 if it does not report it. Raises PeerError."""
+        """Return the offset at a timestamp of the leader's log; -1 if it does not report one. Raises PeerError."""
         leader = self._cluster.leader_of(self.topic, self.partition)
         if leader is None:
             return -1
@@ -294,14 +294,14 @@ class PartitionReplica:
         )
 
     async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
-        """Announce a cut, write the checkpoint and cut; return False if another task rearranges the segments.
+        """Announce a truncation, checkpoint it and truncate; return False while another task rearranges the segments.
 
-        The cut runs on the event loop: readers must not see it half done. Raises OSError.
+        The truncation runs on the event loop: readers must not see it half done. Raises OSError.
         """
         partition = self._partition
         with partition.rearranging() as scope:
             if scope is None:
-                partition.interrupt_rearranging()  # a compaction may take minutes
+                partition.interrupt_rearranging()  # a compaction, which may take minutes
                 return False
             announce()
             with trio.CancelScope(shield=True):
@@ -313,16 +313,16 @@ class PartitionReplica:
         return True
 
     def _note(self, problem: str | None) -> None:
-        """Remember a problem, and log it once."""
+        """Record a problem, and log it once."""
         if problem is not None and problem != self.problem:
             logger.warning("%s-%d: cannot replicate: %s", self.topic, self.partition, problem)
         self.problem = problem
 
 
 def pieces(records: memoryview) -> Iterator[memoryview]:
-    """Split records into pieces of at most BATCHES_PER_PIECE whole batches; the last piece may end inside of one.
+    """Split records into pieces of at most BATCHES_PER_PIECE whole batches; the last one may end inside a batch.
 
-    What follows a batch that is damaged is in the same piece. Nothing but lengths is checked here.
+    Everything after a damaged batch is in the same piece. Only lengths are checked here.
     """
     begin = count = 0
     for position, size in batch_spans(records):

@@ -1,12 +1,12 @@
-"""A partition that this broker leads in its cluster, and whose records it copies from another cluster, the source.
+"""A partition that this broker leads, with records that it copies from another cluster, the source.
 
-The source's batches keep their leader epochs. What the followers here have is for the leader to know (`leading`): the
-high watermark here is theirs, and never ahead of the source's, of which only committed records are fetched.
+The source's batches keep their leader epochs. The high watermark here is advanced by this cluster's leader (`leading`);
+it is never ahead of the source's, from which only committed records are fetched.
 
 Invariants:
 1. No batch has a leader epoch above the one in which this broker leads: where the source has a later one, the leader
    begins another epoch first.
-2. The log is cut between two leader epochs only. What has been found out about the followers ends with the first one.
+2. The log is truncated only between two leader epochs; the progress of followers is tracked anew in the second one.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,9 +29,9 @@ class SourceCopy(PartitionReplica):
     def __init__(
         self, partition: Partition, topic_id: bytes, source: Leaders, checkpoint: Checkpoint, *, renew: Renew
     ) -> None:
-        """`renew`: called with an epoch and a cut to ask for a leader epoch not below; then this copy has ended."""
+        """`renew` requests a leader epoch, at least a given one, and a truncation before it; this copy then ends."""
         super().__init__(partition, topic_id, source, checkpoint)
-        self.source_epoch = UNKNOWN_EPOCH  # the latest that the source is known to have
+        self.source_epoch = UNKNOWN_EPOCH  # the source's latest known leader epoch
         self._renew = renew
         self._is_over = False
 
@@ -43,12 +43,12 @@ class SourceCopy(PartitionReplica):
         return None if self._is_over else await super().position(leader_epoch)
 
     def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
-        """Append what was fetched if nothing has to be waited for; see `PartitionReplica.take_at_once`."""
+        """Append the records of a fetch if that needs no waiting; see `PartitionReplica.take_at_once`."""
         return None if self._is_over else super().take_at_once(fetched)
 
     async def take(self, fetched: PeerFetchedPartition) -> Step:
-        """Append what was fetched, or ask for the leader epoch that this needs."""
-        if not self._is_over and self._leader_epoch == UNKNOWN_EPOCH:  # a source that names none, before Kafka 2.1
+        """Append the records of a fetch, or request the leader epoch that they need."""
+        if not self._is_over and self._leader_epoch == UNKNOWN_EPOCH:  # a source before Kafka 2.1 sends none
             epochs = [header.leader_epoch for _, header in headers(fetched.records)]
             self.source_epoch = max([self.source_epoch, *epochs])
             if self.source_epoch > self._partition.log.epochs.current:
@@ -56,13 +56,13 @@ class SourceCopy(PartitionReplica):
         return Step.PAUSE if self._is_over else await super().take(fetched)
 
     def _begin(self) -> None:
-        """Leave the high watermark to the leader."""
+        """Do nothing: the leader advances the high watermark."""
 
     def _written(self, records: int, end: int) -> None:
         self.bytes_per_offset = records / (self._partition.log.offsets.log_end_offset - end)
 
     def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
-        """Take over the log start offset, as far as all replicas here have the records."""
+        """Adopt the log start offset, limited to records that all replicas here have."""
         offsets = self._partition.log.offsets
         self.leader_end = fetched.high_watermark
         if offsets.log_end_offset >= self.leader_end:
@@ -76,7 +76,7 @@ class SourceCopy(PartitionReplica):
         return self._partition.log.epochs.current
 
     async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
-        """Have the log cut when the next leader epoch begins."""
+        """Request a truncation before the next leader epoch."""
 
         async def between() -> bool:
             return await PartitionReplica._cut(self, announce, cut)  # noqa: SLF001  # what this class replaces

@@ -1,7 +1,7 @@
 """Lead a partition with several replicas: bind `Progress` to its log, its appends and its waiting fetches.
 
     append    begin_append -> (written by the queue) -> appended, written -> settled when the high watermark covers it
-    fetch     a follower's offset -> fetched -> high watermark -> appends settled, consumers woken, joins proposed
+    fetch     a follower's offset -> fetched -> high watermark -> appends settled, consumers notified, joins proposed
     image     update, check -> high watermark, joins, exclusions
 
 Invariants:
@@ -33,12 +33,12 @@ from warmlog.broker.replication.leading.progress import Brokers, Progress, Propo
 from warmlog.broker.replication.throttle import Throttle
 
 MAX_LAG_S = 30.0  # Kafka's replica.lag.time.max.ms
-RETRY_S = 2.0  # for the outcome of a proposal; etcd answers in milliseconds
-READERS_S = 2400.0  # after a consumer was sent to a follower; it asks the leader again after 5 to 30 minutes
+RETRY_S = 2.0  # wait for the outcome of a proposal; etcd answers in milliseconds
+READERS_S = 2400.0  # after a consumer was sent to a follower; it returns to the leader after 5 to 30 minutes
 
 
 class KnownBrokers(Brokers, Protocol):
-    """What the leader needs to know of brokers, from the image of the cluster."""
+    """The leader's view of the brokers, from the image of the cluster."""
 
     def current(self, broker: int) -> Member | None:
         """Return a broker with the epoch of its registration; None without one."""
@@ -92,15 +92,15 @@ class PartitionLeader:
             retry_s=retry_s,
             now=trio.current_time(),
         )
-        self.throttle: Throttle | None = None  # of the followers, if the topic's settings name this replica
+        self.throttle: Throttle | None = None  # of the followers, if the topic's settings throttle this replica
         self._log = log
         self._brokers = brokers
         self._deadlines = deadlines
         self._propose = propose
-        self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, above the high watermark
+        self._waiting: OrderedDict[ReplicatedAppend, None] = OrderedDict()  # written, but above the high watermark
         self._hidden = HiddenBytes(log.offsets.high_watermark, log.offsets.log_end_offset)
-        self._readers_until = -math.inf  # consumers read from followers
-        self._removals = trio.lowlevel.ParkingLot()  # tasks that wait for the log start offsets of followers
+        self._readers_until = -math.inf  # until then, consumers may read from followers
+        self._removals = trio.lowlevel.ParkingLot()  # tasks waiting for the followers' log start offsets
 
     @property
     def state(self) -> PartitionState:
@@ -116,16 +116,16 @@ class PartitionLeader:
         self.reconfigured()
 
     def resign(self) -> None:
-        """Stop leading: fail the appends that are not replicated or not written yet.
+        """Stop leading: fail all appends that are not yet written or replicated.
 
-        One write may be in progress: await `AppendQueue.settled` before the log is used otherwise. Its high watermark
-        stays where it is.
+        One write may be in progress: await `AppendQueue.settled` before using the log otherwise. The high watermark
+        does not change.
         """
         partition = self.partition
         if not self.is_leading:
             return
         partition.replication = None
-        reason = NotLeaderError(f"{partition.topic}-{partition.index}: broker {self.me.broker} does not lead any more")
+        reason = NotLeaderError(f"{partition.topic}-{partition.index}: broker {self.me.broker} no longer leads")
         waiting, self._waiting = self._waiting, OrderedDict()
         for append in waiting:
             self._deadlines.remove(append, append.tick)
@@ -135,12 +135,12 @@ class PartitionLeader:
         self._removals.unpark_all()
 
     def update(self, state: PartitionState, min_isr: int) -> None:
-        """Take over a new revision of the partition's state in the same leader epoch, or a new minimum."""
+        """Adopt a new revision of the partition's state in the same leader epoch, or a new minimum."""
         self.progress.update(state, min_isr, trio.current_time())
         self.check()
 
     def check(self) -> None:
-        """Check which followers have to leave the ISR, and which may join.
+        """Propose removing followers that lag from the ISR, and adding those that may join.
 
         Call it when brokers have changed, and at least every half `replica.lag.time.max.ms`.
         """
@@ -150,7 +150,7 @@ class PartitionLeader:
         self._removals.unpark_all()
 
     def withdraw(self, proposal: Proposal) -> None:
-        """Record that a proposal was refused: it is not, and will not be, applied."""
+        """Record that a proposal was refused, and will never be applied."""
         self.progress.withdraw(proposal)
         self._advance(trio.current_time())
 
@@ -179,7 +179,7 @@ class PartitionLeader:
         return ReplicatedAppend(self._log, self, timeout_ms)
 
     def appended(self, size: int) -> None:
-        """Record that the log has grown by `size` bytes: wake followers."""
+        """Record that the log has grown by `size` bytes, and notify followers."""
         now, end = trio.current_time(), self._log.offsets.log_end_offset
         self._hidden.written(end, size)
         self.progress.appended(end, now)
@@ -191,13 +191,13 @@ class PartitionLeader:
         self._count_own(trio.current_time())
 
     def written(self, group: list[Append]) -> None:
-        """Settle appends, or let them wait until the high watermark covers them."""
+        """Settle written appends, or keep them until the high watermark covers them."""
         shown = self._log.offsets.high_watermark
         for append in group:
             if not isinstance(append, ReplicatedAppend):
                 append.settle()
             elif append.replication is not self:
-                append.settle()  # begun by an earlier leader: fails
+                append.settle()  # begun under an earlier leader: fails
             elif append.planned.last_offset < shown:
                 append.replicated()
             else:
@@ -205,7 +205,7 @@ class PartitionLeader:
                 self._waiting[append] = None
 
     def expired(self, append: ReplicatedAppend) -> None:
-        """Fail an append whose time is over."""
+        """Fail an append that has timed out."""
         self._waiting.pop(append, None)
         progress, name = self.progress, f"{self.partition.topic}-{self.partition.index}"
         if progress.is_under_min_isr:
@@ -216,11 +216,11 @@ class PartitionLeader:
             append.settle(ReplicasTooSlowError(f"{name}: not all in-sync replicas had the append {within}"))
 
     def reconfigured(self) -> None:
-        """Take over changed settings of the log."""
+        """Apply changed settings of the log."""
         self._count_own(trio.current_time())
 
     def _count_own(self, now: float) -> None:
-        """Count the records that the leader has: on its disk, if every append is synced."""
+        """Advance the leader's own offset to the log end, or to the flushed end if every append is flushed."""
         log = self._log
         self.progress.own_end = (
             log.durability.recovery_point if log.durability.flush_messages == 1 else log.offsets.log_end_offset
@@ -228,7 +228,7 @@ class PartitionLeader:
         self._advance(now)
 
     def _advance(self, now: float) -> None:
-        """Advance the high watermark as far as possible; settle the appends below it and wake consumers."""
+        """Advance the high watermark as far as possible; settle the appends below it and notify consumers."""
         log, progress = self._log, self.progress
         if not self.is_leading:
             return
@@ -257,17 +257,17 @@ class PartitionLeader:
         return self.progress.has_reached_epoch_start
 
     def is_follower(self, broker: int) -> bool:
-        """Whether another broker has, or is to have, a replica."""
+        """Whether another broker has a replica, or gets one."""
         return broker in self.progress.followers
 
     def is_latest(self, broker: int, epoch: int) -> bool:
-        """Whether a broker's latest registration has this epoch, as far as is known here."""
+        """Whether a broker's latest registration in the image has this epoch."""
         return self._brokers.is_latest(Member(broker, epoch))
 
     def is_throttled(self, broker: int) -> bool:
-        """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded.
+        """Whether a follower gets no records now, because it is not in sync and the replication rate is exceeded.
 
-        Those in sync are counted and not held up: they would leave the ISR. Source: kafka.server.ReplicaManager
+        Followers in sync are counted but never throttled: they would leave the ISR. Source: kafka.server.ReplicaManager
         (shouldLeaderThrottle).
         """
         throttle = self.throttle
@@ -275,15 +275,15 @@ class PartitionLeader:
 
     @property
     def has_follower_readers(self) -> bool:
-        """Whether consumers were sent to followers within the last READERS_S."""
+        """Whether a consumer was sent to a follower within the last READERS_S."""
         return trio.current_time() < self._readers_until
 
     def nearest(self, rack: str, offset: int) -> int | None:
-        """Return the follower from which a consumer in a rack should read; None: from this broker.
+        """Return the follower from which a consumer in a rack should read; None for this broker.
 
-        It is the in-sync follower there that has the offset, of several the one with the longest log. None is named if
-        this broker is in that rack itself. Kafka also names followers that are not in sync, where the consumer might
-        wait in vain.
+        Of the in-sync followers in that rack that have the offset, it is the one with the longest log; None if this
+        broker is in that rack itself. Kafka also returns followers that are not in sync, where a consumer may wait in
+        vain.
 
         Source: RackAwareReplicaSelector; kafka.server.ReplicaManager (findPreferredReadReplica).
         """
@@ -308,7 +308,7 @@ class PartitionLeader:
             self.throttle.count(size, is_held_up=broker not in self.progress.in_sync)
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
-        """Record that a follower has all records below `offset`, since it fetches from there."""
+        """Record that a follower fetches from `offset`, so that it has all records below."""
         now, progress = trio.current_time(), self.progress
         if progress.fetched(broker, epoch, offset, log_start, now):
             if broker not in progress.in_sync:
@@ -318,7 +318,7 @@ class PartitionLeader:
                 self._removals.unpark_all()
 
     async def until_removed(self, offset: int) -> None:
-        """Return when the logs of all followers that are registered begin at an offset or later.
+        """Wait until the logs of all registered followers begin at an offset or later.
 
         Raises NotLeaderError. Source: kafka.server.DelayedDeleteRecords.
         """

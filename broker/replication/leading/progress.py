@@ -1,20 +1,20 @@
-"""The progress of a partition's followers, and its results: the high watermark, and proposals of a new ISR.
+"""The progress of a partition's followers, and what follows from it: the high watermark, and proposals of a new ISR.
 
 Pure: times are arguments, by one monotonic clock. One object lasts for one leader epoch.
 
     high watermark    the smallest log end over the members of the ISR and of every proposed ISR
-    leave the ISR     those that are not good any more, or were last caught up more than `replica.lag.time.max.ms` ago
-    join the ISR      those that have reached the high watermark and the start of the leader's epoch, and may stay
+    leave the ISR     members that are no longer good, or last caught up more than `replica.lag.time.max.ms` ago
+        join the ISR      followers that have reached the high watermark and the start of the leader's epoch
 
 Invariants:
-1. The high watermark never falls, and stays where it is while the ISR is smaller than `min.insync.replicas`: those that
-   are eligible besides it (ELR) have all that is below it (KIP-966).
+1. The high watermark never falls, and does not advance while the ISR is smaller than `min.insync.replicas`, so that
+   the other eligible replicas (ELR) have all records below it (KIP-966).
 2. A proposal counts until the partition's state moves to another revision. It is compared with the revision it was made
    from, so that of several proposals at most one is applied; a timeout alone proves nothing.
-3. One proposal is in flight. If its outcome stays unknown another is made, if need be of the same ISR: whichever is
-   applied moves the revision, and thereby ends them all.
-4. A replica that is about to join holds the high watermark, too: otherwise it would never reach it under load. One
-   that the rate of replication holds up now does not: producers would wait for the rate.
+3. One proposal is in flight. If its outcome stays unknown, another one is made, even of the same ISR: the first to be
+   applied changes the revision, which ends them all.
+4. A replica about to join also holds back the high watermark: otherwise it would never reach it under load. A throttled
+   replica does not: producers would wait for the replication rate.
 5. A fetch counts with exactly the epoch of its broker's latest registration. No other epoch is kept.
 
 Source: kafka.cluster.Partition (maybeIncrementLeaderHW, needsExpandIsr, getOutOfSyncReplicas), kafka.cluster.Replica,
@@ -31,10 +31,10 @@ UNKNOWN_OFFSET = -1
 
 
 class Brokers(Protocol):
-    """What the cluster knows of its brokers."""
+    """The cluster's knowledge of its brokers."""
 
     def is_good(self, member: Member) -> bool:
-        """Whether a broker still continues the history of data that it had at this epoch."""
+        """Whether a broker's data still continues the history that it had at this epoch."""
 
     def may_join(self, member: Member) -> bool:
         """Whether this is the current epoch of a broker that is not about to stop."""
@@ -52,15 +52,15 @@ class Proposal(NamedTuple):
 
 
 class FollowerProgress:
-    """How far one follower is."""
+    """The progress of one follower."""
 
     __slots__ = ("broker", "caught_up_at", "epoch", "fetched_at", "leader_end", "log_end", "log_start")
 
     def __init__(self, broker: int, caught_up_at: float) -> None:
         self.broker = broker
-        self.epoch = NO_EPOCH  # of the broker, in its latest fetch
-        self.log_end = self.log_start = UNKNOWN_OFFSET  # until it fetches
-        self.caught_up_at = caught_up_at  # the latest time at which it is known to have had all records
+        self.epoch = NO_EPOCH  # the broker's, in its latest fetch
+        self.log_end = self.log_start = UNKNOWN_OFFSET  # unknown until it fetches
+        self.caught_up_at = caught_up_at  # the latest time at which it was known to have all records
         self.fetched_at = -math.inf
         self.leader_end = 0  # the leader's log end at that time
 
@@ -95,23 +95,23 @@ class Progress:
         self.min_isr = min_isr  # as of the same image as the state
         self.max_lag_s = max_lag_s
         self.epoch_start = self.log_end = log_end
-        self.own_end = log_end  # how far the leader itself counts
+        self.own_end = log_end  # the end of the leader's own records
         self.high_watermark = high_watermark
         self.followers: dict[int, FollowerProgress] = {}
         self._me = me
         self._brokers = brokers
         self._retry_s = retry_s
-        self._proposed: list[Proposal] = []  # from the current revision; the last one is in flight until `_retry_at`
+        self._proposed: list[Proposal] = []  # from this revision; the last one is in flight until `_retry_at`
         self._retry_at = -math.inf
         self._sent_again = False  # the latest proposal
         self.in_sync: frozenset[int] = frozenset()  # the brokers of the ISR
-        self._awaited: frozenset[int] = frozenset()  # and of every proposed one
+        self._awaited: frozenset[int] = frozenset()  # and of every proposed ISR
         self._follow(now)
 
-    # -- what changes --
+    # -- events --
 
     def update(self, state: PartitionState, min_isr: int, now: float) -> None:
-        """Take over the partition's state in the same leader epoch. Another revision ends every proposal."""
+        """Adopt a new state of the partition in the same leader epoch. Another revision ends every proposal."""
         assert state.leader_epoch == self.state.leader_epoch, "one object lasts for one leader epoch"
         if state.revision != self.state.revision:
             self._proposed.clear()
@@ -127,10 +127,10 @@ class Progress:
                 follower.caught_up_at = now
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int, now: float) -> bool:
-        """Record a fetch: a follower has all records before `offset`. Return False for one to be ignored.
+        """Record a fetch: a follower has all records before `offset`. Return False if the fetch does not count.
 
-        It counts if the broker has a replica, and the epoch is exactly that of its latest registration: an earlier life
-        of the broker may have had more records, and no broker has a later epoch.
+        It counts if the broker has a replica and the epoch is that of its latest registration: before a restart the
+        broker may have had more records, and a later epoch does not exist.
         """
         follower = self.followers.get(broker)
         if follower is None or not self._brokers.is_latest(Member(broker, epoch)):
@@ -146,11 +146,11 @@ class Progress:
         follower.leader_end = self.log_end
         return True
 
-    # -- what follows --
+    # -- results --
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether the ISR is too small for acks=all, or was when those that left it stayed eligible."""
+        """Whether the ISR is too small for acks=all, or replicas that left it then are still eligible."""
         return len(self.state.isr) < self.min_isr or len(self.state.elr) > 0
 
     @property
@@ -177,7 +177,7 @@ class Progress:
         return True
 
     def propose(self, now: float) -> Proposal | None:
-        """Return a proposal to send, which counts from now on; None without a need, or before the time to retry."""
+        """Return a proposal to send, which counts from now on; None if none is needed, or a retry is not due yet."""
         if now < self._retry_at:
             return None
         proposal = self._wanted(now)
@@ -191,7 +191,7 @@ class Progress:
         return proposal
 
     def withdraw(self, proposal: Proposal) -> None:
-        """Forget the latest proposal, which was refused. One that was sent before counts: its outcome is unknown."""
+        """Drop the latest proposal, which was refused. Earlier ones still count: their outcome is unknown."""
         if self._proposed and self._proposed[-1] == proposal and not self._sent_again:
             self._proposed.pop()
             self._await_members()
@@ -216,7 +216,7 @@ class Progress:
     def _may_join(self, follower: FollowerProgress, now: float) -> bool:
         return (
             follower.log_end >= max(self.high_watermark, self.epoch_start)
-            and self._is_caught_up(follower, now)  # else it would have to leave at once
+            and self._is_caught_up(follower, now)  # otherwise it would have to leave immediately
             and self._is_candidate(follower)
             and self._brokers.may_join(follower.member)
         )
@@ -227,7 +227,7 @@ class Progress:
         )
 
     def _is_candidate(self, follower: FollowerProgress) -> bool:
-        """Whether a follower is an assigned replica, whose epoch is known, outside of the ISR."""
+        """Whether a follower is an assigned replica outside of the ISR with a known epoch."""
         broker = follower.broker
         return follower.epoch != NO_EPOCH and broker in self.state.replicas and broker not in self.in_sync
 
@@ -238,9 +238,9 @@ class Progress:
         return now - follower.caught_up_at <= self.max_lag_s
 
     def _follow(self, now: float) -> None:
-        """Keep the progress of the brokers that have a replica or are in the ISR.
+        """Keep the progress of brokers that have a replica or are in the ISR.
 
-        One that has left the ISR joins again once it has everything: it may have left because it cannot append.
+        A broker that left the ISR has to catch up again before it joins: it may have left because it cannot append.
         """
         known, in_sync = self.followers, _brokers_of(self.state.isr)
         for broker in self.in_sync - in_sync:

@@ -1,7 +1,7 @@
-"""Send the proposals of this broker's leaders to the store, those that come together in few transactions.
+"""Send the proposals of this broker's leaders to the store; concurrent ones share transactions.
 
-A proposal is sent once: what it compares with may change, and then its leader decides again. If the outcome is unknown,
-the proposal stays pending with its leader (`Progress`), which proposes again later.
+A proposal is sent once: if the state that it is based on has changed, its leader decides again. If the outcome is
+unknown, the proposal stays pending with its leader (`Progress`), which proposes again later.
 """
 
 import logging
@@ -15,7 +15,7 @@ from warmlog.broker.replication.leading.leader import PartitionLeader
 from warmlog.broker.replication.leading.progress import Proposal
 from warmlog.protocol.partitions import TopicIdPartition
 
-DECISIONS_PER_STEP = 100  # between two checkpoints: 3 ms
+DECISIONS_PER_STEP = 100  # proposals between two checkpoints: 3 ms
 
 Queued: TypeAlias = dict[TopicIdPartition, tuple[PartitionLeader, Proposal]]
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class IsrProposals:
-    """The proposals of one broker. Belongs to the event loop."""
+    """Sends the proposals of one broker. Belongs to the event loop."""
 
     def __init__(self, node: ClusterNode) -> None:
         self._node = node
@@ -31,7 +31,7 @@ class IsrProposals:
         self._is_sending = False
 
     def send(self, key: TopicIdPartition, leader: PartitionLeader, proposal: Proposal) -> None:
-        """Send a proposal in the background: with the key given, the `propose` of a `PartitionLeader`."""
+        """Send a proposal in the background. With the key bound, it is the `propose` of a `PartitionLeader`."""
         self._queued[key] = leader, proposal
         if not self._is_sending:
             self._is_sending = True
@@ -64,7 +64,7 @@ class IsrProposals:
         return change
 
     async def _send(self, part: list[Change], queued: Queued) -> None:
-        """Commit changes together; one by one if that is not possible, so that one does not hold up the others."""
+        """Commit changes together; if that fails one by one, so that one change does not block the others."""
         is_committed = await self._node.attempt(transaction(part))
         if is_committed is not False:
             return

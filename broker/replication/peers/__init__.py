@@ -1,1 +1,1 @@
-"""Connections to other brokers: pipelined requests of Kafka's protocol on trio, and views of who leads."""
+"""Connections to other brokers: pipelined requests of Kafka's protocol on trio, and views of leaders."""

@@ -1,4 +1,4 @@
-"""The brokers of the own cluster: who leads, by the image of the store, and connections to them."""
+"""The brokers of this broker's cluster: the leaders in the image of the store, and connections to them."""
 
 import logging
 from random import Random
@@ -21,11 +21,11 @@ from warmlog.protocol.kafka.peer import PeerApi
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
-WATCH_S = 0.2  # between two looks for brokers that do not answer
-WARN_S = 60.0  # between two warnings that this broker may not fetch
+FOR_REQUESTS = 0  # the connection for everything but fetches, which may wait
+WATCH_S = 0.2  # interval between checks for brokers that do not answer
+WARN_S = 60.0  # interval between warnings that this broker may not fetch
 _UNAUTHORIZED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-PATIENCE_S = 0.8  # how long a response may be late before its broker is probed
+PATIENCE_S = 0.8  # delay of a response after which its broker is probed
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class ClusterBrokers:
     """`Leaders` of this broker's cluster.
 
-    A broker to which a connection fails is suspected of being dead, and one that is silent of hanging.
+    A broker is suspected of being dead when a connection to it fails, and of hanging when it does not answer.
     """
 
     def __init__(self, node: ClusterNode, settings: PeerSettings, *, random: Random) -> None:
@@ -44,8 +44,8 @@ class ClusterBrokers:
         self._settings = settings
         self._random = random
         self._links: dict[tuple[int, int], Link] = {}
-        self._epochs: dict[int, int] = {}  # of the brokers that the links lead to
-        self._warn_at = 0.0  # no warning of missing rights before
+        self._epochs: dict[int, int] = {}  # of the brokers at the other end of the links
+        self._warn_at = 0.0  # time before which no warning of missing rights is logged
         node.on_change.append(self._follow)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -59,7 +59,7 @@ class ClusterBrokers:
             self.close()
 
     async def _watch_links(self) -> None:
-        """Suspect brokers that do not answer."""
+        """Report brokers that do not answer as suspects."""
         while True:
             await trio.sleep(WATCH_S)
             now = trio.current_time()
@@ -79,7 +79,7 @@ class ClusterBrokers:
                 watcher(known)
 
     def _drop(self, broker: int) -> None:
-        """Close the connections to a broker that has started again: they may be half-open, or lead elsewhere."""
+        """Close the connections to a restarted broker: they may be half-open, or to its former address."""
         for key in [key for key in self._links if key[0] == broker]:
             self._links.pop(key).close()
 
@@ -105,7 +105,7 @@ class ClusterBrokers:
         return NO_TOPIC_ID if entry is None else entry.id.bytes
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Return what to do about an error: only the replica can cure OFFSET_OUT_OF_RANGE, the others are temporary.
+        """Return the reaction to an error: OFFSET_OUT_OF_RANGE is for the replica, all others are temporary.
 
         Errors of outdated metadata end when the image advances.
         """
@@ -122,7 +122,7 @@ class ClusterBrokers:
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
         """Return a connection to a broker, the one with this number. Raises PeerError."""
         if self._nursery is None:
-            raise PeerUnavailableError("this broker is not a part of the cluster now")
+            raise PeerUnavailableError("this broker is not registered in the cluster")
         link = self._links.get((node_id, number))
         if link is None:
             link = self._links[node_id, number] = Link(
@@ -135,11 +135,11 @@ class ClusterBrokers:
         return await link.connection()
 
     async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q, number: int = FOR_REQUESTS) -> R:
-        """Ask one broker. Raises PeerError."""
+        """Send a request to one broker and return the response. Raises PeerError."""
         return await (await self.connection(node_id, number)).ask(api, request)
 
     async def answer(self, broker: int, api: PeerApi[Q, R], request: Q, number: int = FOR_REQUESTS) -> R | None:
-        """Ask a broker; return None if it does not answer."""
+        """Send a request to a broker and return the response; None if it does not answer."""
         try:
             return await self.ask(broker, api, request, number)
         except PeerError as error:

@@ -1,12 +1,12 @@
 """A view of another cluster, without I/O: its brokers, its topics, and the leaders of their partitions.
 
-Metadata comes from any broker, and some are behind. Invariants:
+Metadata may come from any broker, and some are out of date. Invariants:
 1. The leader of a partition is replaced only by one with the same or a larger leader epoch, unless the topic was
-   recreated, which its id shows (KIP-320). Brokers that know no epochs send -1, and their latest answer counts.
+   recreated, which its id shows (KIP-320). Brokers without epochs send -1; then the latest answer counts.
 2. A partition that exists keeps its last known leader while its metadata has an error.
-3. A topic is `stale` from the first report of an error that other metadata can cure until metadata of it arrives in
-   which every partition has a leader, or an error that no other metadata can cure, or until a list of all topics lacks
-   it: one that is not there may be about to be created again.
+3. A topic becomes `stale` with the first report of an error that other metadata can cure. It stays stale until its
+   metadata has a leader for every partition or an error that no other metadata can cure, or until a list of all topics
+   lacks it: a missing topic may be about to be recreated.
 """
 
 from collections.abc import Collection
@@ -24,9 +24,9 @@ NO_LEADER = -1
 class Reaction(Enum):
     """The reaction to an error of a partition."""
 
-    REFRESH = "refresh"  # the leader or the topic is another one: get metadata, then try again
-    RETRY = "retry"  # the broker is not ready: try again after a pause
-    REPORT = "report"  # trying again does not help
+    REFRESH = "refresh"  # the leader or the topic has changed: refresh metadata, then retry
+    RETRY = "retry"  # the broker is not ready: retry after a pause
+    REPORT = "report"  # retrying does not help
 
 
 _REFRESH = frozenset(
@@ -36,7 +36,7 @@ _REFRESH = frozenset(
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.FENCED_LEADER_EPOCH,  # a newer leader exists
-        ErrorCode.UNKNOWN_LEADER_EPOCH,  # this broker has not heard of the leader yet
+        ErrorCode.UNKNOWN_LEADER_EPOCH,  # the queried broker does not know the leader yet
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -60,7 +60,7 @@ _RETRY = frozenset(
 
 
 def reaction_to(error: ErrorCode) -> Reaction:
-    """Return what to do about an error that a broker reports for a partition, topic or group."""
+    """Return the reaction to an error that a broker reports for a partition, topic or group."""
     if error in _REFRESH:
         return Reaction.REFRESH
     return Reaction.RETRY if error in _RETRY else Reaction.REPORT
@@ -91,7 +91,7 @@ class ClusterView:
         self.cluster_id = ""
         self.brokers: dict[int, BrokerMetadata] = {}
         self.topics: dict[str, KnownTopic] = {}
-        self.errors: dict[str, ErrorCode] = {}  # of topics, where the latest metadata had one
+        self.errors: dict[str, ErrorCode] = {}  # errors of topics in the latest metadata
         self.stale: set[str] = set()
 
     def leader_of(self, topic: str, partition: int) -> Leader | None:
@@ -100,20 +100,20 @@ class ClusterView:
         return None if known is None else known.leaders.get(partition)
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Record an error that a broker reported for a partition of a topic; return what to do about it."""
+        """Record an error that a broker reported for a partition of a topic; return the reaction."""
         reaction = reaction_to(error)
         if reaction is Reaction.REFRESH:
             self.stale.add(topic)
         return reaction
 
     def lost_broker(self, node_id: int) -> None:
-        """Record that a broker cannot be reached: other brokers may lead its partitions now."""
+        """Record that a broker is unreachable: other brokers may lead its partitions now."""
         for topic in self.topics.values():
             if any(leader.node_id == node_id for leader in topic.leaders.values()):
                 self.stale.add(topic.name)
 
     def update(self, response: MetadataResponse, requested: Collection[str] | None = None) -> bool:
-        """Take metadata of the `requested` topics, or of all. Return whether anything has changed."""
+        """Apply metadata of the `requested` topics, or of all. Return whether anything has changed."""
         before = self._brokers_and_errors()
         if response.brokers:
             self.brokers = {broker.node_id: broker for broker in response.brokers}
@@ -138,7 +138,7 @@ class ClusterView:
         self.stale.discard(name)
 
     def _take(self, topic: TopicMetadata) -> bool:
-        """Take a topic's metadata; return whether its partitions or leaders have changed."""
+        """Apply a topic's metadata; return whether its partitions or leaders have changed."""
         name = topic.name
         if reaction_to(topic.error) is Reaction.REPORT and all(each.leader != NO_LEADER for each in topic.partitions):
             self.stale.discard(name)
@@ -158,7 +158,7 @@ class ClusterView:
 
 
 def _take_leader(topic: KnownTopic, partition: PartitionMetadata) -> bool:
-    """Take a partition's leader, unless a newer one is known; return whether it is another one."""
+    """Apply a partition's leader unless a newer one is known; return whether it has changed."""
     index, known = partition.partition, topic.leaders.get(partition.partition)
     is_unknown = partition.error is not ErrorCode.NONE and partition.leader == NO_LEADER
     if known is not None and (is_unknown or -1 < partition.leader_epoch < known.epoch):

@@ -1,11 +1,11 @@
 """One connection to a broker of another cluster.
 
-Requests are pipelined: each is sent at once, and responses come in the order of the requests, as Kafka sends them. A
-request that waits at the broker, such as a fetch, holds up the responses to those sent after it.
+Requests are pipelined: each is sent without waiting, and responses arrive in the order of the requests, as Kafka sends
+them. A request that waits at the broker, such as a fetch, delays the responses to later ones.
 
 Invariants:
-1. The connection is closed by the first error: a response that is late, too large, malformed or not the next one, a
-   request sent in part. Every request that is waiting then fails with that error, and so does every later one.
+1. The first error closes the connection: a response that is late, too large, malformed or out of order, a request sent
+   in part. All pending requests then fail with that error, and so do later ones.
 2. No memory is allocated for a response of more than `max_response_bytes`.
 3. The response to a request whose caller was cancelled is read, but not decoded.
 """
@@ -48,11 +48,11 @@ _GREETING = ApiVersionsRequest(software_name="warmlog", software_version=VERSION
 class PeerSettings:
     """Limits of connections to peers.
 
-    request_timeout_s: from the call to the complete response; the time that a fetch may wait comes on top.
+    request_timeout_s: from the call to the complete response, excluding the time that a fetch may wait.
     """
 
     client_id: str = "warmlog"
-    connect_timeout_s: float = 10.0  # until the peer's versions are known
+    connect_timeout_s: float = 10.0  # limit until the peer's versions are known
     request_timeout_s: float = 30.0  # Kafka's request.timeout.ms
     max_response_bytes: int = DEFAULT_MAX_FRAME_BYTES
     tls: Callable[[], ssl.SSLContext] | None = None  # the context for a new connection
@@ -78,9 +78,9 @@ class PeerConnection:
 
     def __init__(self, sock: PeerSocket, address: str, settings: PeerSettings, failed: Callable[[], None]) -> None:
         self.address = address
-        self.failure: PeerError | None = None  # why it was closed
-        self.is_given_up = False  # it was closed although nothing was wrong with it
-        self.answered = 0  # responses, without the greeting
+        self.failure: PeerError | None = None  # the reason for closing it
+        self.is_given_up = False  # it was closed without an error
+        self.answered = 0  # responses received, not counting the greeting
         self._sock = sock
         self._settings = settings
         self._failed = failed
@@ -99,7 +99,7 @@ class PeerConnection:
         nursery: trio.Nursery,
         failed: Callable[[], None] = lambda: None,
     ) -> "PeerConnection":
-        """Connect and learn the peer's versions; the nursery runs the connection. Raises PeerError."""
+        """Connect and query the peer's versions; the nursery runs the connection. Raises PeerError."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection, is_usable = None, False
         try:
@@ -161,17 +161,17 @@ class PeerConnection:
         return value
 
     def silence_s(self, now: float) -> float:
-        """Return for how long the peer has sent nothing, although a response is due; 0 without such a response."""
+        """Return how long the peer has been silent while a response is due; 0 if none is due."""
         oldest = next(iter(self._answers.values()), None)
         return 0.0 if oldest is None else max(0.0, now - max(oldest.due_at, self._heard_at))
 
     def give_up(self) -> None:
-        """Close a working connection for whose pending requests no caller waits; another may be opened at once."""
+        """Close a working connection whose pending requests have no caller; a new one may be opened immediately."""
         self.is_given_up = self.is_open
         self.close()
 
     def close(self) -> None:
-        """Close the connection; requests that are waiting fail."""
+        """Close the connection; pending requests fail."""
         self._end(PeerUnavailableError(f"{self.address}: the connection was closed"))
 
     async def run(self) -> None:
@@ -213,7 +213,7 @@ class PeerConnection:
         if self._sending.locked():
             await self._sending.acquire()
         else:
-            self._sending.acquire_nowait()  # `acquire` would let other tasks run
+            self._sending.acquire_nowait()  # without a checkpoint, unlike `acquire`
 
     async def _send(self, frame: bytes) -> None:
         left = memoryview(frame)
@@ -246,7 +246,7 @@ class PeerConnection:
         self._heard_at = trio.current_time()
 
     async def _take(self, frame: memoryview) -> None:
-        """Decode a response and hand it to its caller. Raises PeerProtocolError."""
+        """Decode a response and pass it to its caller. Raises PeerProtocolError."""
         sent = self._protocol.match(frame)
         answer = self._answers.get(sent.correlation_id)
         if answer is None:

@@ -6,15 +6,15 @@ class PeerError(Exception):
 
 
 class PeerUnavailableError(PeerError):
-    """The peer cannot be reached, closed the connection, or did not answer in time. Trying again may help."""
+    """The peer cannot be reached, closed the connection, or did not answer in time. A retry may succeed."""
 
 
 class PeerInvalidError(PeerError):
-    """The peer does not speak Kafka's protocol, or broke it. The connection was closed."""
+    """The peer does not speak Kafka's protocol, or violated it. The connection was closed."""
 
 
 class PeerUnsupportedError(PeerError):
-    """The peer supports no version of an API that can be used. Trying again does not help."""
+    """The peer supports no usable version of an API. A retry does not help."""
 
 
 class PeerRequestError(PeerError):

@@ -13,12 +13,12 @@ from warmlog.protocol.partitions import TopicPartition
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-# Called with the partitions whose leaders may be others now; None: any.
+# Called with the partitions whose leaders may have changed; None for all.
 Watcher: TypeAlias = Callable[[Iterable[TopicPartition] | None], None]
 
 
 class Leaders(Protocol):
-    """The brokers that lead partitions: of another cluster (`peer.PeerCluster`) or the own (`brokers.ClusterBrokers`).
+    """The leaders of partitions: of another cluster (`peer.PeerCluster`) or of this one (`brokers.ClusterBrokers`).
 
     `on_change`: each is called when leaders may have changed.
     """
@@ -26,7 +26,7 @@ class Leaders(Protocol):
     on_change: list[Watcher]
 
     def identity(self) -> FetchingReplica:
-        """Return the replica as which to fetch."""
+        """Return the replica identity to send in fetches."""
 
     def leader_of(self, topic: str, partition: int) -> Leader | None:
         """Return the leader of a partition, None if it is not known."""
@@ -35,10 +35,10 @@ class Leaders(Protocol):
         """Return the id of a topic, NO_TOPIC_ID if it is not known."""
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Record an error of a topic's partition; return what to do about it."""
+        """Record an error of a topic's partition; return the reaction."""
 
     async def connection(self, node_id: int, number: int) -> PeerConnection:
-        """Return a connection to a broker, the one with this number. Raises PeerError."""
+        """Return the connection to a broker with this number. Raises PeerError."""
 
     async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
-        """Ask one broker. Raises PeerError."""
+        """Send a request to one broker and return the response. Raises PeerError."""

@@ -1,4 +1,4 @@
-"""A connection to one broker that is reopened when it was lost, with growing pauses."""
+"""A connection to one broker that is reopened after a loss, with growing pauses."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ class Link:
     """Connects on demand. The pauses between attempts grow until a connection has answered a request.
 
     address() returns host and port, or raises PeerError if the broker is not known. It is called for each attempt.
-    failed() is called at once when an attempt to connect fails, or an open connection.
+    failed() is called immediately when an attempt to connect or an open connection fails.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Link:
         return self._connection is not None and self._connection.is_open
 
     def silence_s(self, now: float) -> float:
-        """Return for how long the broker has not answered a request, or an attempt to connect."""
+        """Return how long the broker has not answered a request or an attempt to connect."""
         if self._connection is not None and self._connection.is_open:
             return self._connection.silence_s(now)
         return max(0.0, now - self._connecting_since)
 
     async def connection(self) -> PeerConnection:
-        """Return the connection, opened if necessary after a pause. Raises PeerError after one failed attempt."""
+        """Return the connection; if necessary open it, after a pause. Raises PeerError after one failed attempt."""
         if self._connection is not None and self._connection.is_open:
             return self._connection
         async with self._connecting:
@@ -76,13 +76,13 @@ class Link:
             return self._connection
 
     def close(self) -> None:
-        """Close the connection, or the one that is being opened."""
+        """Close the connection, also one that is being opened."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.close()
 
     def _pause(self, *, is_sound: bool) -> None:
-        """Postpone the next attempt; begin with a short pause after a connection that answered."""
+        """Schedule the next attempt; the first pause after a working connection is short."""
         if is_sound:
             self._delays = delays_s(self._random)
         self._not_before = trio.current_time() + next(self._delays)

@@ -1,4 +1,4 @@
-"""How a broker logs in to another: of its cluster, or of the source of a mirror."""
+"""Log in to another broker: of the same cluster, or of the source of a mirror."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class PeerLogin:
         return password
 
     async def run(self, ask: Ask, address: str) -> None:
-        """Log in on a connection. Raises PeerUnavailableError: a user or a password may be corrected meanwhile."""
+        """Log in on a connection. Raises PeerUnavailableError, since a user or a password may be corrected later."""
         begun: SaslHandshakeResponse = await ask(_HANDSHAKE, SaslHandshakeRequest(mechanism=self.mechanism))
         if begun.error is not ErrorCode.NONE:
             raise PeerUnavailableError(f"{address}: login with {self.mechanism}: {begun.error.name}")
@@ -84,7 +84,7 @@ class PeerLogin:
 
 
 def _next(send: Callable[[bytes], bytes], answer: bytes) -> bytes | None:
-    """Return the next token, None after the last one: StopIteration cannot leave a thread."""
+    """Return the next token, None after the last one; StopIteration cannot be raised out of a thread."""
     try:
         return send(answer)
     except StopIteration:

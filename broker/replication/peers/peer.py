@@ -1,10 +1,10 @@
 """Another cluster as its clients see it: connections to its brokers, its leaders and its coordinators.
 
-Kafka answers the requests of a connection one after the other, so a fetch that waits would hold up everything behind
-it. Each broker therefore has up to two connections: one for fetches, one for everything else.
+Kafka answers the requests of a connection in order, so a waiting fetch would delay everything behind it. Each broker
+therefore has up to two connections: one for fetches, one for everything else.
 
-Metadata is asked for at the start, when an error or a lost broker makes a topic stale, and every `max_age_s`. It comes
-from any broker that answers, the bootstrap addresses included: a cluster all of whose brokers have moved is found
+Metadata is requested at the start, when an error or a lost broker makes a topic stale, and every `max_age_s`. Any
+broker that answers will do, including the bootstrap addresses: so a cluster whose brokers have all moved is reached
 again.
 """
 
@@ -34,7 +34,7 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 MAX_AGE_S = 300.0  # Kafka's metadata.max.age.ms
-FOR_REQUESTS = 0  # the connection for all that is not a fetch, which may wait
+FOR_REQUESTS = 0  # the connection for everything but fetches, which may wait
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class PeerCluster:
         random: Random,
     ) -> None:
         self.view = ClusterView()
-        self.on_change: list[Watcher] = []  # each is called when metadata has changed the view
-        self.changes = 0  # how often it has
+        self.on_change: list[Watcher] = []  # each is called after metadata has changed the view
+        self.changes = 0  # number of these changes
         self._settings = settings or PeerSettings()
         self._nursery = nursery
         self._random = random
@@ -60,10 +60,10 @@ class PeerCluster:
         self._links: dict[tuple[int, int], Link] = {}
         self._coordinators: dict[str, int] = {}
         self._refreshing = trio.Lock()
-        self._wanted = trio.Event()  # metadata is stale
+        self._wanted = trio.Event()  # set when metadata is stale
 
     def identity(self) -> FetchingReplica:
-        """Return a consumer: the other cluster does not count this broker as a replica."""
+        """Return a consumer's identity: the other cluster does not count this broker as a replica."""
         return CONSUMER
 
     def leader_of(self, topic: str, partition: int) -> Leader | None:
@@ -76,7 +76,7 @@ class PeerCluster:
         return NO_TOPIC_ID if known is None else known.topic_id
 
     async def connection(self, node_id: int, number: int = FOR_REQUESTS) -> PeerConnection:
-        """Return a connection to a broker, the one with this number.
+        """Return the connection to a broker with this number.
 
         Raises PeerError after one attempt; the next one begins with a pause.
         """
@@ -90,7 +90,7 @@ class PeerCluster:
             raise
 
     async def ask(self, node_id: int, api: PeerApi[Q, R], request: Q) -> R:
-        """Ask one broker. Raises PeerError."""
+        """Send a request to one broker and return the response. Raises PeerError."""
         connection = await self.connection(node_id)
         try:
             return await connection.ask(api, request)
@@ -99,7 +99,7 @@ class PeerCluster:
             raise
 
     async def ask_any(self, api: PeerApi[Q, R], request: Q) -> R:
-        """Ask brokers until one answers: those with a connection first. Raises the last PeerError."""
+        """Send a request to brokers in turn until one answers, connected ones first. Raises the last PeerError."""
         known = {node: self._links.get((node, FOR_REQUESTS)) for node in self.view.brokers}
         connected = [node for node, link in known.items() if link is not None and link.is_open]
         others = [node for node in known if node not in connected]
@@ -132,25 +132,25 @@ class PeerCluster:
         return self._coordinators[group]
 
     def forget_coordinator(self, group: str) -> None:
-        """Look up the coordinator of a group again when it is next needed."""
+        """Drop the cached coordinator of a group."""
         self._coordinators.pop(group, None)
 
     def report(self, topic: str, error: ErrorCode) -> Reaction:
-        """Record an error of a topic's partition; return what to do about it."""
+        """Record an error of a topic's partition; return the reaction."""
         reaction = self.view.report(topic, error)
         if self.view.stale:
             self._wanted.set()
         return reaction
 
     def lost_broker(self, node_id: int) -> None:
-        """Record that a broker cannot be reached."""
+        """Record that a broker is unreachable."""
         self.view.lost_broker(node_id)
         self._coordinators = {group: node for group, node in self._coordinators.items() if node != node_id}
         if self.view.stale:
             self._wanted.set()
 
     async def refresh(self, topics: Collection[str] | None = None) -> None:
-        """Get metadata of these topics, or of all. Raises PeerError."""
+        """Request metadata of these topics, or of all. Raises PeerError."""
         async with self._refreshing:
             request = KafkaMetadataRequest()
             if topics is not None:
@@ -164,7 +164,7 @@ class PeerCluster:
                     watcher(None)
 
     async def keep_fresh(self, max_age_s: float = MAX_AGE_S) -> None:
-        """Refresh stale topics, with growing pauses while that changes nothing, and all topics when they are old."""
+        """Refresh stale topics, with growing pauses while nothing changes, and all topics at intervals."""
         delays = delays_s(self._random)
         is_failing = False
         while True:
@@ -193,7 +193,7 @@ class PeerCluster:
             link.close()
 
     def _drop_lost_links(self) -> None:
-        """Close the connections to brokers that are not in the cluster any more."""
+        """Close the connections to brokers that are no longer in the cluster."""
         for node_id, purpose in list(self._links):
             if node_id not in self.view.brokers:
                 self._links.pop((node_id, purpose)).close()
@@ -215,9 +215,9 @@ class PeerCluster:
 async def open_cluster(
     bootstrap: Sequence[tuple[str, int]], *, settings: PeerSettings | None = None, random: Random | None = None
 ) -> AsyncIterator[PeerCluster]:
-    """Get the metadata of a cluster and keep it fresh. Raises PeerError if no bootstrap address answers.
+    """Connect to a cluster and keep its metadata fresh. Raises PeerError if no bootstrap address answers.
 
-    Exceptions of the body are raised as they are, not in an ExceptionGroup.
+    Exceptions of the body are raised unchanged, not in an ExceptionGroup.
     """
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

@@ -1,7 +1,7 @@
 """A connected TCP socket for one task that sends and one that receives.
 
-Every call of trio's sockets lets other tasks run, even if it need not wait. A follower sends a fetch after each append
-of its leader, so these passes of the event loop add up. Here `send` never waits, and receiving waits once.
+Every call of trio's sockets is a checkpoint, even if it need not wait. A follower sends a fetch after each append of
+its leader, so these passes of the event loop add up. Here `send` never waits, and receiving waits once.
 """
 
 import socket
@@ -15,17 +15,17 @@ import trio
 
 T = TypeVar("T")
 
-RECORD_BYTES = 16 << 10  # of TLS
+RECORD_BYTES = 16 << 10  # of a TLS record
 
 
 class PeerSocket(Protocol):
-    """One end of a connection. `close` makes calls that wait raise trio.ClosedResourceError, and later ones fail."""
+    """One end of a connection. After `close`, waiting and later calls raise trio.ClosedResourceError."""
 
     def send(self, data: memoryview) -> int:
-        """Send what the send buffer can take, and return the number of bytes. Raises OSError."""
+        """Send as much as fits into the send buffer, and return the number of bytes. Raises OSError."""
 
     async def until_writable(self) -> None:
-        """Wait until the send buffer can take bytes."""
+        """Wait until there is space in the send buffer."""
 
     async def recv(self, size: int) -> bytes:
         """Wait for bytes, and return up to `size`; nothing after the end. Raises OSError."""
@@ -38,7 +38,7 @@ class PeerSocket(Protocol):
 
 
 async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> PeerSocket:
-    """Connect to an address; with a context encrypt, and check the certificate of the host. Raises OSError."""
+    """Connect to an address; with a context, encrypt and verify the host's certificate. Raises OSError."""
     stream = await trio.open_tcp_stream(host, port)
     connected = _TcpSocket(socket.socket(fileno=stream.socket.detach()))
     return connected if tls is None else await _TlsSocket.encrypt(connected, tls, host)
@@ -69,11 +69,11 @@ class _TcpSocket:
     async def _when_readable(self, receive: Callable[[], T]) -> T:
         while True:
             await trio.lowlevel.wait_readable(self._sock)
-            with suppress(BlockingIOError):  # woken up for nothing
+            with suppress(BlockingIOError):  # a spurious wake-up
                 return receive()
 
     def encrypted(self, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-        """Return the socket for TLS, before the handshake."""
+        """Return this socket wrapped for TLS, before the handshake."""
         return tls.wrap_socket(self._sock, server_hostname=host, do_handshake_on_connect=False)
 
     def close(self) -> None:
@@ -82,14 +82,14 @@ class _TcpSocket:
 
 
 class _TlsSocket:
-    """The same with TLS. Brokers trust each other not to send TLS records without data for ever."""
+    """A socket with TLS. Brokers trust each other not to send endless TLS records without data."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
 
     @classmethod
     async def encrypt(cls, connected: _TcpSocket, tls: ssl.SSLContext, host: str) -> "_TlsSocket":
-        """Shake hands with a host. Closes the socket if that fails. Raises OSError."""
+        """Perform the TLS handshake with a host; close the socket if it fails. Raises OSError."""
         sock = connected.encrypted(tls, host)
         try:
             while True:
@@ -105,7 +105,7 @@ class _TlsSocket:
             raise
 
     def send(self, data: memoryview) -> int:
-        """Send record by record; one that does not fit is to be sent again."""
+        """Send record by record; a record that does not fit has to be sent again."""
         sent = 0
         try:
             while sent < len(data):
