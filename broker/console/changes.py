@@ -1,6 +1,6 @@
-"""The changes that the console can make. Each is a request of Kafka's or of the native protocol, with its rights.
+"""The changes that the console can make. Each is a request of Kafka's protocol or the native one, with its rights.
 
-A change that destroys something names it twice: in the path, and as `confirm` in the body.
+A destructive change names its object twice: in the path, and as `confirm` in the body.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from warmlog.protocol.request import (
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-MAX_PARTITIONS: Final = 1000  # of a reset
+MAX_PARTITIONS: Final = 1000  # partitions per reset
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,22 +47,22 @@ class CreateTopic(Body, frozen=True):
 
 
 class AlterTopic(Body, frozen=True):
-    """Settings to change (null resets one to the broker's), and a higher number of partitions."""
+    """Settings to change (null resets one to the broker's value), and a higher number of partitions."""
 
     configs: dict[str, str | None] = {}
     partitions: int | None = None
 
 
 class Confirmation(Body, frozen=True):
-    """The name of what is to be deleted."""
+    """The name of the object to delete."""
 
     confirm: str
 
 
 class ResetOffsets(Body, frozen=True):
-    """Where to set the offsets of a group in a topic: "beginning", "end", an offset, or a time with `is_time`.
+    """The new position of a group in a topic: "beginning", "end", an offset, or a time with `is_time`.
 
-    All partitions with a committed offset, or those of `partitions`.
+    It applies to `partitions`, by default to all partitions with a committed offset.
     """
 
     topic: str
@@ -72,20 +72,20 @@ class ResetOffsets(Body, frozen=True):
 
 
 class ElectLeader(Body, frozen=True):
-    """The election of a partition: of its preferred replica or, if unclean, of any, which can lose records."""
+    """An election in a partition: of its preferred replica or, if unclean, of any, which can lose records."""
 
     unclean: bool = False
     confirm: str = ""
 
 
 class MoveReplicas(Body, frozen=True):
-    """The brokers of a partition from now on; null cancels a move in progress."""
+    """The new brokers of a partition; null cancels a move in progress."""
 
     replicas: tuple[int, ...] | None
 
 
 class ChangeRoute(NamedTuple):
-    """A change: a path that is posted to."""
+    """A change, made by a POST request to its path."""
 
     path: str
     handler: Handler
@@ -176,7 +176,7 @@ async def _offsets(visit: Visit, reset: ResetOffsets, partitions: Sequence[int])
     if timestamp is None:
         raise ConsoleError(400, "INVALID_REQUEST", f"to: expected beginning, end or a number, not {reset.to!r}")
     offsets = await _list_offsets(visit, reset.topic, partitions, timestamp)
-    late = [index for index, offset in offsets.items() if offset < 0]  # no record is that new: the end
+    late = [index for index, offset in offsets.items() if offset < 0]  # no record is as new: the end
     return offsets | (await _list_offsets(visit, reset.topic, late, LATEST) if late else {})
 
 
@@ -191,7 +191,7 @@ async def _list_offsets(visit: Visit, topic: str, partitions: Sequence[int], tim
 
 
 async def elect_leader(visit: Visit, name: str, index: str) -> Done:
-    """Elect the preferred replica of a partition, or any."""
+    """Elect a partition's preferred replica, or any."""
     content, number = visit.content(ElectLeader), whole_number("partition", index, most=1 << 31)
     if content.unclean:
         _confirm(content.confirm, f"{name}-{number}")
@@ -205,7 +205,7 @@ async def elect_leader(visit: Visit, name: str, index: str) -> Done:
 
 
 async def move_replicas(visit: Visit, name: str, index: str) -> Done:
-    """Move a partition to other brokers, or cancel that."""
+    """Move a partition to other brokers, or cancel a move."""
     content, number = visit.content(MoveReplicas), whole_number("partition", index, most=1 << 31)
     move = Reassignment(topic=name, partition=number, replicas=content.replicas)
     response = await visit.ask(AlterPartitionReassignmentsRequest(partitions=(move,)))
@@ -223,7 +223,7 @@ def _check(results: Sequence[Any], fine: Sequence[ErrorCode] = ()) -> None:
 
 
 def _confirm(given: str, name: str) -> None:
-    """Raise ConsoleError unless what is to be lost was named."""
+    """Raise ConsoleError unless the object to delete was named."""
     if given != name:
         raise ConsoleError(400, "NOT_CONFIRMED", f"confirm: expected {name!r}, the name of what will be lost")
 

@@ -1,12 +1,12 @@
-"""Decide who may use the console, and answer with files, JSON or errors.
+"""Check who may use the console, and answer with files, JSON or errors.
 
 Rules, in this order:
 
-1. Without authentication of HTTP, only this machine is answered: the peer and the name in Host are loopback (a page
-   whose name was rebound to 127.0.0.1 has another Host), and nothing can be changed.
+1. Without HTTP authentication, only this machine is answered: the peer and the name in Host are loopback (a page whose
+   name was rebound to 127.0.0.1 has another Host), and nothing can be changed.
 2. A change needs a body of JSON and, from a browser, an Origin equal to Host: other sites can send neither. There are
    no CORS headers, so that they cannot read answers either.
-3. What a caller may see and do is decided by the ACLs, by the handlers of Kafka's requests or as these do.
+3. ACLs decide what a caller may see and do, checked by the handlers of Kafka's requests or in the same way.
 """
 
 import logging
@@ -47,7 +47,7 @@ HEADERS: Final = (
 )
 FRESH: Final = ("cache-control", "no-store")
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:@/]+)(:[0-9]*)?")
-CHECKED: Final = ("cache-control", "no-cache")  # a browser may keep it, and asks whether it has changed
+CHECKED: Final = ("cache-control", "no-cache")  # browsers may cache it, and revalidate it
 
 
 class BrokerConsole:
@@ -81,7 +81,7 @@ class BrokerConsole:
             if name not in page:
                 raise ConsoleError(404, "NOT_FOUND", f"no file {request.path}")
             return _file_answer(page[name], request)
-        return _file_answer(page[INDEX], request)  # each view has a path of its own, which the page itself reads
+        return _file_answer(page[INDEX], request)  # each view has a path, which the page itself reads
 
     # -- the data --
 
@@ -114,7 +114,7 @@ class BrokerConsole:
             result = await route.handler(visit, *values)
         except ConsoleError:
             raise
-        except Exception as error:  # the boundary
+        except Exception as error:  # the error boundary
             logger.exception("the console failed to answer: %s", route.path)
             raise ConsoleError(500, "UNKNOWN_SERVER_ERROR", "the broker failed to answer; its log says why") from error
         if isinstance(result, Download):
@@ -127,7 +127,7 @@ class BrokerConsole:
 
 
 def _check_sender(request: "Request", caller: Identified) -> None:
-    """Raise ConsoleError for a caller without a login that is not on this machine, or that another site sends."""
+    """Raise ConsoleError for an unauthenticated request that comes from another machine or another site."""
     if caller.principal is not None:
         return
     if not _is_loopback(caller.peer[0]):
@@ -144,7 +144,7 @@ def _check_sender(request: "Request", caller: Identified) -> None:
 
 
 def _check_change(request: "Request", caller: Identified) -> None:
-    """Raise ConsoleError for a change that is not allowed on this listener, or that another site sends."""
+    """Raise ConsoleError for a change that this listener does not allow, or that comes from another site."""
     if caller.principal is None:
         raise ConsoleError(
             403, "READ_ONLY", "without authentication the console changes nothing: set warmlog.http.authentication"

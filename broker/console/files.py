@@ -28,12 +28,12 @@ class PageFile(NamedTuple):
 
 @cache
 def load_page() -> dict[str, PageFile]:
-    """Return the files by their path below `/ui/static`. For a worker thread: it reads and compresses them."""
+    """Return the files by their path below `/ui/static`. It reads and compresses them: call it in a worker thread."""
     return {name: _page_file(name, data) for name, data in page_files().items()}
 
 
 def missing_page() -> PageFile | None:
-    """Return the page that says how to build the libraries if they are missing."""
+    """Return the page that explains how to build missing libraries."""
     return load_page().get(MISSING)
 
 

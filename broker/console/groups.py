@@ -1,4 +1,4 @@
-"""Groups: who is in them, how far they are, and whether their next read comes from memory."""
+"""Groups: members, positions, and whether their next read comes from memory."""
 
 from functools import partial
 from typing import Final
@@ -14,12 +14,12 @@ from warmlog.protocol.groups import ListedGroup, ListGroupsRequest
 from warmlog.protocol.native.groups import DescribeConsumerGroupsRequest, DescribedConsumerGroup, GroupPosition
 
 PAGE_SIZE: Final = 100
-NEXT_READ_BYTES: Final = 64 << 10  # of the next fetch that are looked at
+NEXT_READ_BYTES: Final = 64 << 10  # pages of the next fetch that are examined
 DEAD: Final = "Dead"
 
 
 async def list_groups(visit: Visit) -> GroupList:
-    """Return a page of the groups that the sender may see, filtered by a part of their names."""
+    """Return a page of the groups that the sender may see, filtered by a substring of their names."""
     wanted, page = visit.text("filter"), visit.number("page", 0, most=1 << 20)
     listed = (await visit.ask(ListGroupsRequest())).groups
     groups: list[ListedGroup] = []
@@ -92,9 +92,9 @@ async def _position(visit: Visit, position: GroupPosition) -> PositionForm:
 
 
 async def _next_read(visit: Visit, position: GroupPosition) -> tuple[str | None, int | None, int | None]:
-    """Return where the next fetch is served from, its first pages, and how many of them are not resident.
+    """Return the source of the next fetch, the number of its first pages, and how many are not resident.
 
-    The lookup is the one of a fetch, which ends at the first page that is not in memory.
+    The lookup is that of a fetch, and ends at the first page that is not in memory.
     """
     partition = visit.tools.partitions.local(position.topic, position.partition)
     if partition is None or position.offset < 0:

@@ -1,7 +1,7 @@
-"""What an operator looks at: conditions that hold now, stalls, recoveries, moves, mirrors and replicas.
+"""An operator's overview: current conditions, stalls, recoveries, moves, mirrors and replicas.
 
-The names of conditions are those of the alerts of docs/alerts.md that look at the same thing. Alerts that need a
-history of metrics are left to Prometheus.
+Conditions have the names of the corresponding alerts in docs/alerts.md. Alerts that need a history of metrics are left
+to Prometheus.
 """
 
 import shutil
@@ -30,7 +30,7 @@ from warmlog.protocol.native.mirrors import DescribeMirrorRequest
 
 MAX_CONDITIONS: Final = 100
 MAX_RECEIPTS: Final = 20
-SMALL_SHARE: Final = 0.1  # of a file system that is free
+SMALL_SHARE: Final = 0.1  # free share of a file system
 RECENT_MS: Final = 300_000
 CRITICAL: Final = "critical"
 WARNING: Final = "warning"
@@ -49,7 +49,7 @@ _ALERTS: Final = {
 
 
 async def health(visit: Visit) -> Health:
-    """Return the health of the broker, as far as the sender may see it."""
+    """Return those parts of the broker's health that the sender may see."""
     tools = visit.tools
     conditions: list[PartitionCondition] = []
     counts: dict[str, int] = {}
@@ -95,7 +95,7 @@ async def health(visit: Visit) -> Health:
 
 
 def _conditions(visit: Visit, topic: Topic) -> Iterator[PartitionCondition]:
-    """Yield what is wrong with the partitions of a topic."""
+    """Yield the conditions of a topic's partitions."""
     partitions, image = visit.tools.partitions, visit.tools.node.image
     condition = partial(PartitionCondition, topic=topic.name)
     for index in range(topic.partitions):
@@ -128,7 +128,7 @@ def _listed(brokers: Sequence[int]) -> str:
 
 
 def _measure(visit: Visit) -> tuple[list[DiskForm], tuple[Any, ...]]:
-    """Return the file systems, and the newest receipts, newest first. In a thread. Raises OSError."""
+    """Return the file systems, and the newest receipts, newest first. Call it in a thread. Raises OSError."""
     disks, receipts = [], list[Any]()
     for path in visit.tools.partitions.data_directories:
         usage = shutil.disk_usage(path)
@@ -152,7 +152,7 @@ def _moves(visit: Visit) -> tuple[MoveForm, ...]:
 
 
 async def _mirror(visit: Visit) -> Any:
-    """Return what `warmlog mirror status --json` prints, None without a mirror."""
+    """Return the output of `warmlog mirror status --json`; None without a mirror."""
     try:
         mirror = await visit.ask(DescribeMirrorRequest())
     except ConsoleError:

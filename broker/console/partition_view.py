@@ -1,4 +1,4 @@
-"""One topic with its partitions, one partition with the files of its log, and how a fetch from it would be served."""
+"""A topic with its partitions, a partition with the files of its log, and explanations of fetches."""
 
 import os
 from collections.abc import Sequence
@@ -42,11 +42,11 @@ from warmlog.protocol.explanation import ExplainedRange, Explanation
 from warmlog.protocol.native.explain import ExplainRequest
 
 if TYPE_CHECKING:
-    from warmlog.broker.replication.leading.leader import PartitionLeader  # which a broker by itself never needs
+    from warmlog.broker.replication.leading.leader import PartitionLeader  # a broker by itself does not need it
 
 PAGE_SIZE: Final = 100
-CELLS: Final = 64  # those of `log residency --json`
-MAX_SEGMENTS: Final = 100  # the newest ones
+CELLS: Final = 64  # the cells of `log residency --json`
+MAX_SEGMENTS: Final = 100  # the newest segments
 INDEXES: Final = ((LOG_SUFFIX, None), (OFFSET_INDEX_SUFFIX, OffsetIndex), (TIME_INDEX_SUFFIX, TimeIndex))
 
 
@@ -111,7 +111,7 @@ def _known(number: int) -> int | None:
 
 
 async def describe_partition(visit: Visit, name: str, index: str) -> PartitionForm:
-    """Return a partition, and the residency of the files of its newest segments."""
+    """Return a partition, with the residency of its newest segments' files."""
     partition = visit.local_partition(name, whole_number("partition", index, most=1 << 31))
     topic = visit.tools.partitions.topic(name)
     assert topic is not None, "it has a partition"
@@ -141,7 +141,7 @@ async def describe_partition(visit: Visit, name: str, index: str) -> PartitionFo
 
 
 def _survey_log(log: PartitionLog) -> tuple[LogDescription, list[FileForm]]:
-    """Describe a log and survey its files. In a thread. Raises LogError, OSError, ConsoleError."""
+    """Describe a log and survey its files. Call it in a thread. Raises LogError, OSError, ConsoleError."""
     described = log.reads.describe()
     try:
         return described, _survey_files(str(log.directory), described.segments[-MAX_SEGMENTS:])
@@ -191,7 +191,7 @@ def _segment(facts: SegmentFacts) -> SegmentForm:
 
 
 def _replicas(partition: Partition, info: PartitionInfo, here: int) -> tuple[ReplicaForm, ...]:
-    """Return the replicas, with the log ends that a leader here knows."""
+    """Return the replicas, with the log end offsets that a leader on this broker knows."""
     end = partition.log.offsets.log_end_offset
     ends = {here: end} | _follower_ends(partition)
     return tuple(
@@ -232,7 +232,7 @@ async def explain(visit: Visit, name: str, index: str) -> ExplanationForm:
     )
     explanation: Explanation = await visit.ask(request)
     if visit.tools.partitions.get(name, number) is None:
-        raise kafka_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition has moved meanwhile")
+        raise kafka_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition was moved in the meantime")
     return ExplanationForm(
         topic=name,
         partition=number,
@@ -244,12 +244,12 @@ async def explain(visit: Visit, name: str, index: str) -> ExplanationForm:
 
 
 def _gate_pages(explanation: Explanation) -> int | None:
-    """Return the pages that a fetch by the broker's own search would bring from the disk first."""
+    """Return the pages that a fetch with the broker's own search would first read from the disk."""
     if explanation.asked is None:
         return None
     indexes = {
         each.index: len(each.missing or ()) for each in reversed(explanation.lookups)
-    }  # the broker's search is first
+    }  # the first search is the broker's
     ranges: list[ExplainedRange] = [
         each for each in (explanation.scan, explanation.batch and explanation.batch.place) if each
     ]

@@ -32,12 +32,12 @@ class Route(NamedTuple):
     summary: str
     needs: str
     parameters: Mapping[str, str] = {}
-    is_long: bool = False  # so much JSON that a thread encodes it
+    is_long: bool = False  # bytes of JSON above which a thread encodes it
     takes: type[Any] | None = None
 
     @property
     def is_change(self) -> bool:
-        """Whether it changes something."""
+        """Whether the endpoint changes something."""
         return self.method != "GET"
 
 

@@ -1,4 +1,4 @@
-"""The strip of the page: what is true of the whole broker. All callers share an answer for a second."""
+"""The status strip of the page, about the whole broker. All callers share an answer for a second."""
 
 import shutil
 from collections import Counter
@@ -12,7 +12,7 @@ from warmlog.protocol.version import VERSION
 
 
 async def status(visit: Visit) -> Status:
-    """Return the strip."""
+    """Return the status strip."""
     tools = visit.tools
     return Status(
         version=VERSION,

@@ -1,4 +1,4 @@
-"""The list of topics: filtered, sorted and paged here, so that no answer grows with the number of topics."""
+"""The list of topics, filtered, sorted and paged by the broker, so that no answer grows with the number of topics."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from warmlog.broker.security.acls import Operation
 PAGE_SIZE: Final = 100
 SORTS: Final = ("name", "records", "size", "last_write", "partitions")
 MAX_UNSYNCED: Final = 3
-MAX_SURVEYED_TOPICS: Final = 50  # in a request
-MAX_SURVEYED_FILES: Final = 400  # of a topic; the newest ones
+MAX_SURVEYED_TOPICS: Final = 50  # topics per request
+MAX_SURVEYED_FILES: Final = 400  # the newest files of a topic that are surveyed
 CELLS: Final = 64
 
 
 async def list_topics(visit: Visit) -> TopicList:
-    """Return a page of the topics that the sender may see, filtered by a part of their names."""
+    """Return a page of the topics that the sender may see, filtered by a substring of their names."""
     wanted, sort = visit.text("filter"), visit.choice("sort", SORTS)
     order = visit.choice("order", ("ascending", "descending"))
     hides_internal = not visit.flag("internal")
@@ -55,7 +55,7 @@ async def list_topics(visit: Visit) -> TopicList:
 
 
 async def _sort_by_content(visit: Visit, topics: list[Topic], sort: str) -> None:
-    """Sort by what the logs of the topics say: all of them have to be looked at."""
+    """Sort by a property of the topics' logs, all of which have to be examined."""
     keys: dict[str, int] = {}
     if sort == "last_write":
         logs = [await _logs_of(visit, topic) for topic in topics]
@@ -105,7 +105,7 @@ def _with_time(row: dict[str, Any], time: int | None) -> TopicForm:
 
 
 def _last_writes(topics: Sequence[Sequence[PartitionLog]]) -> list[int | None]:
-    """Return when a log of each topic was last written, None without any record. In a thread."""
+    """Return when each topic was last written, None without any record. Call it in a thread."""
     return [max((time for log in logs if (time := _last_write(log)) is not None), default=None) for logs in topics]
 
 
@@ -114,7 +114,7 @@ def _last_write(log: PartitionLog) -> int | None:
         return None
     try:
         status = os.stat(os.path.join(log.directory, f"{log.active_base_offset:020}{LOG_SUFFIX}"))
-    except OSError:  # rolled, moved or deleted meanwhile
+    except OSError:  # rolled, moved or deleted in the meantime
         return None
     return status.st_mtime_ns // 1_000_000
 
@@ -131,7 +131,7 @@ async def list_residency(visit: Visit) -> ResidencyList:
     for name in names:
         topic = visit.tools.partitions.topic(name)
         if topic is None or not visit.may_topic(Operation.DESCRIBE, name):
-            continue  # deleted since the list was made
+            continue  # deleted since the list was sent
         paths = []
         for log in await _logs_of(visit, topic):
             directory = log.directory
@@ -146,7 +146,7 @@ def _survey_topics(topics: Sequence[tuple[str, list[str]]]) -> list[ResidencyFor
 
 
 def survey_topic(name: str, paths: Sequence[str]) -> ResidencyForm:
-    """Survey the newest of some log files as if they were one. In a thread. Raises OSError."""
+    """Survey the newest of some log files as if they were one. Call it in a thread. Raises OSError."""
     surveys: list[PageSurvey] = []
     for path in paths[-MAX_SURVEYED_FILES:]:
         try:
@@ -169,7 +169,7 @@ def survey_topic(name: str, paths: Sequence[str]) -> ResidencyForm:
 
 
 def _joined(surveys: Sequence[PageSurvey], pages: int, cell_pages: int) -> list[int]:
-    """Distribute the resident pages of all files over cells of equal size: exact where cells do not straddle."""
+    """Distribute the resident pages of all files over cells of equal size; exact for cells within one file."""
     cells = [0.0] * -(-pages // cell_pages)
     at = 0
     for survey in surveys:

@@ -1,4 +1,4 @@
-"""Totals over all partitions of the broker: the callers of a second share one count."""
+"""Totals over all partitions of the broker; callers within a second share one count."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ class Totals:
         self._lock = trio.Lock()
 
     async def count(self, partitions: Partitions, node: StoreNode, context: Context) -> None:
-        """Count again unless that was done within the last second."""
+        """Count, unless that was done within the last second."""
         async with self._lock:
             if trio.current_time() < self._counted_at + FRESH_S:
                 return

@@ -22,7 +22,7 @@ class Problem(Form, frozen=True):
 
 
 class HistogramForm(Form, frozen=True):
-    """Durations since the start of the broker: `counts[i]` of at most `bounds[i]` seconds, the last above all."""
+    """Durations since the broker's start: `counts[i]` of at most `bounds[i]` seconds, the last one above all bounds."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -40,7 +40,7 @@ class TotalsForm(Form, frozen=True):
     """Totals of the broker; counts are since its start.
 
     `loop_faults` are page faults of the event loop by kind and operation; major ones waited for the disk. `loop_delay`
-    is how late a timer of the event loop fires, `produce` how long produce requests take.
+    is the delay of a timer on the event loop, `produce` the duration of produce requests.
     """
 
     topics: int
@@ -182,7 +182,7 @@ class EpochForm(Form, frozen=True):
 class PartitionForm(Form, frozen=True):
     """A partition, and the files of its log on this broker: of up to `segments` newest segments of `all_segments`.
 
-    Records below `flushed_offset` have been synced to disk. `failure`: why the log rejects appends.
+    Records below `flushed_offset` are synced to disk. `failure`: why the log rejects appends.
     """
 
     topic: str
@@ -220,7 +220,7 @@ class PartitionSummary(Form, frozen=True):
 
 
 class ConfigForm(Form, frozen=True):
-    """A setting in force, and where it is set."""
+    """A setting's current value, and where it is set."""
 
     name: str
     value: str
@@ -241,7 +241,7 @@ class TopicDetail(Form, frozen=True):
 
 
 class ExplanationForm(Form, frozen=True):
-    """How a fetch would be served, as `warmlog log explain --json` prints it, and what the gate would read first.
+    """How a fetch would be served, as `warmlog log explain --json` prints it, and the pages the gate would read first.
 
     `gate_pages` are the pages that would be read from the disk before the response; null where residency is unknown.
     """
@@ -273,10 +273,10 @@ class GroupList(Form, frozen=True):
 
 
 class PositionForm(Form, frozen=True):
-    """A group's position in a partition, and what its next read costs.
+    """A group's position in a partition, and the cost of its next read.
 
     `next_read` is "memory", "disk", "end" (nothing to read) or null where this broker has no log. `cold_pages` of
-    `next_pages` would come from the disk; with an index page missing both are null.
+    `next_pages` would come from the disk; both are null if an index page is missing.
     """
 
     topic: str
@@ -302,7 +302,7 @@ class MemberForm(Form, frozen=True):
 
 
 class GroupDetail(Form, frozen=True):
-    """A group with its members and positions, a page of them."""
+    """A group with its members and a page of its positions."""
 
     group: str
     type: str
@@ -318,7 +318,7 @@ class GroupDetail(Form, frozen=True):
 
 
 class StallForm(Form, frozen=True):
-    """A stall of the event loop: its length, the API whose request was handled, and the sampled stack."""
+    """A stall of the event loop: its duration, the API of the current request, and the sampled stack."""
 
     at_ms: int
     milliseconds: float
@@ -327,7 +327,7 @@ class StallForm(Form, frozen=True):
 
 
 class PartitionCondition(Form, frozen=True):
-    """What is wrong with a partition."""
+    """A condition of a partition."""
 
     topic: str
     partition: int
@@ -336,7 +336,7 @@ class PartitionCondition(Form, frozen=True):
 
 
 class MoveForm(Form, frozen=True):
-    """A log that moves to another data directory."""
+    """A log being moved to another data directory."""
 
     topic: str
     partition: int
@@ -345,7 +345,7 @@ class MoveForm(Form, frozen=True):
 
 
 class AlertForm(Form, frozen=True):
-    """A condition that holds now, after an alert of docs/alerts.md; "critical" or "warning"."""
+    """A current condition, named after an alert of docs/alerts.md; "critical" or "warning"."""
 
     name: str
     severity: str
@@ -353,7 +353,7 @@ class AlertForm(Form, frozen=True):
 
 
 class BrokersForm(Form, frozen=True):
-    """The brokers that are registered, and the known ones that are not.
+    """The brokers that are alive, and the registered ones that are not.
 
     `isr_changes` counts the changes of in-sync replicas since this broker's startup, by kind.
     """
@@ -365,7 +365,7 @@ class BrokersForm(Form, frozen=True):
 
 
 class Health(Form, frozen=True):
-    """What an operator looks at: conditions that hold now, and what happened.
+    """An operator's overview: current conditions, and recent events.
 
     `receipts` (what recovery did), `moves`, `mirror`, `brokers` and `stalls` need DESCRIBE on the cluster, and are null
     or empty without it.

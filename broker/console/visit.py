@@ -1,4 +1,4 @@
-"""One request to the console: whose it is, what it asks, and what its handler may use."""
+"""One request to the console: its sender, its parameters, and the parts of the broker that its handler uses."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,8 +31,8 @@ from warmlog.protocol.request import Request
 from warmlog.protocol.response import ErrorResponse
 
 THREADS: Final = 4
-TURNS: Final = 4  # reads of records that run at a time, and hold a slice or a batch of up to 16 MiB each
-MAX_WAITING: Final = 32  # requests that wait for a thread, or of a user for a turn; others are refused
+TURNS: Final = 4  # concurrent reads of records, each of which holds a slice or a batch of up to 16 MiB
+MAX_WAITING: Final = 32  # requests waiting for a thread, or of one user for a turn; further ones are refused
 
 A = TypeVar("A")
 
@@ -57,7 +57,7 @@ _STATUS: Final = {
 
 
 class ConsoleError(Exception):
-    """A request that is not answered as asked: the status of HTTP, Kafka's name of the error, a message for people."""
+    """A request that fails: HTTP status, Kafka's name of the error, and a message for people."""
 
     def __init__(self, status: int, error: str, message: str) -> None:
         super().__init__(message)
@@ -79,8 +79,8 @@ class Tools:
     """The parts of the broker that endpoints use.
 
     `access` returns the rights of a session, None without an authorizer. `not_ready` returns why the broker does not
-    serve. `threads` runs everything that may wait for a disk, `worker` what takes time of a core. `turns` to read
-    records, and those of the worker (`computing`), go around the users or addresses; `waiting` counts their requests.
+    serve. `threads` run work that may wait for a disk, `worker` work that takes processor time. Users or addresses get
+    `turns` to read records, and turns of the worker (`computing`); `waiting` counts their requests.
     """
 
     dispatcher: Dispatcher
@@ -104,7 +104,7 @@ class Tools:
     waiting: Counter[str] = field(default_factory=Counter)
 
     async def in_thread(self, work: Callable[[], A]) -> A:
-        """Run blocking work. Raises ConsoleError if too much waits already."""
+        """Run blocking work. Raises ConsoleError if too many requests are waiting."""
         if self.threads.statistics().tasks_waiting >= MAX_WAITING:
             raise _busy()
         return await trio.to_thread.run_sync(work, limiter=self.threads)
@@ -129,12 +129,12 @@ class Visit:
         self.access = None if tools.access is None else tools.access(session)
 
     def close(self) -> None:
-        """Release what was kept for the sender."""
+        """Release the sender's resources."""
         self.context.end()
         self.tools.dispatcher.forget(self.session)
         self.tools.reads.forget(self.session)
 
-    # -- what is asked --
+    # -- parameters --
 
     def text(self, name: str, default: str = "") -> str:
         """Return a parameter of the query."""
@@ -165,18 +165,18 @@ class Visit:
         except msgspec.MsgspecError as error:
             raise ConsoleError(400, "INVALID_REQUEST", f"the body is not as expected: {error}") from None
 
-    # -- rights, and asking --
+    # -- rights, and requests --
 
     def may_topic(self, operation: Operation, name: str) -> bool:
-        """Return whether the sender may do something with a topic."""
+        """Return whether the sender has a right on a topic."""
         return self.access is None or self.access.topic(operation, name)
 
     def may_cluster(self, operation: Operation) -> bool:
-        """Return whether the sender may do something with the cluster."""
+        """Return whether the sender has a right on the cluster."""
         return self.access is None or self.access.cluster(operation)
 
     def require_topic(self, operation: Operation, name: str) -> None:
-        """Raise ConsoleError unless the topic exists and the sender may do this; unseen topics look as if missing."""
+        """Raise ConsoleError unless the topic exists and the sender has the right; invisible topics appear missing."""
         may_see = self.may_topic(Operation.DESCRIBE, name)
         if may_see and self.tools.partitions.topic(name) is None:
             raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
@@ -201,7 +201,7 @@ class Visit:
 
     @asynccontextmanager
     async def slot(self, queue: FairQueue) -> AsyncIterator[None]:
-        """Hold a slot of a queue. Raises ConsoleError if too many requests of the sender wait already."""
+        """Hold a slot of a queue. Raises ConsoleError if too many requests of the sender are waiting."""
         holder, waiting = self.session.holder, self.tools.waiting
         if waiting[holder] >= MAX_WAITING:
             raise _busy()
@@ -218,13 +218,13 @@ class Visit:
             queue.release(held)
 
     async def in_thread(self, work: Callable[[], A]) -> A:
-        """Run work for this request that may wait for a disk, in one of the console's threads. Raises ConsoleError."""
+        """Run work that may wait for a disk in one of the console's threads. Raises ConsoleError."""
         with expected():
             return await self.context.wait(self.tools.in_thread(work))
         raise AssertionError("unreachable")
 
     async def compute(self, work: Callable[[], A]) -> A:
-        """Run work for this request that takes time of a core, in the worker. Raises ConsoleError."""
+        """Run work that takes processor time in the worker. Raises ConsoleError."""
         async with self.slot(self.tools.computing):
             with expected():
                 return await self.context.wait(trio.to_thread.run_sync(work, limiter=self.tools.worker))
@@ -235,7 +235,7 @@ Handler = Callable[..., Awaitable[Any]]  # (visit, *values of the path) -> a val
 
 
 class Download(NamedTuple):
-    """Bytes to send as they are, and the name under which a browser saves them."""
+    """Bytes to send unchanged, and the name under which a browser saves them."""
 
     data: bytes
     name: str
@@ -243,7 +243,7 @@ class Download(NamedTuple):
 
 
 class expected:  # noqa: N801  # used as a function
-    """Turn the exceptions that requests and disks cause into ConsoleError."""
+    """Convert exceptions of requests and disks to ConsoleError."""
 
     def __enter__(self) -> None:
         """Do nothing."""

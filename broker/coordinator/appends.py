@@ -2,9 +2,9 @@
 
 Invariants:
 1. Records of one name are written in the order in which they were appended.
-2. Records are reported as stored when the high watermark covers them, and as failed when they are certain never to be
-   stored, or when the term ends. So what a coordinator keeps by these reports is what the next load finds. Only with
-   `limit_ms` an append is reported as failed although it may be stored later.
+2. Records are reported as stored when the high watermark covers them, and as failed when they will certainly never be
+   stored, or when the term ends. So a coordinator's state after these reports is the state that the next load finds.
+   Only with `limit_ms` may an append be reported as failed and be stored later.
 3. Nothing is reported in the middle of a commit of the log, since a coordinator may append again.
 
 Source: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime, CoordinatorOperationExceptionHelper (error
@@ -29,7 +29,7 @@ from warmlog.protocol.records.layout import HEADER_SIZE, TRANSACTIONAL_BIT
 
 logger = logging.getLogger(__name__)
 
-UNLIMITED_MS = 1 << 31  # longer than any term
+UNLIMITED_MS = 1 << 31  # in ms; longer than any term
 REPORTED_PER_STEP = 50  # appends, between two checkpoints
 
 Rows: TypeAlias = Sequence[tuple[bytes, bytes | None]]  # keys and values; no value: a tombstone
@@ -56,8 +56,8 @@ class CoordinatorAppend:
 
     def __init__(self, term: Term, settled: Settled) -> None:
         self.term = term
-        self.batches: list[tuple[Append, int]] = []  # each with its number of records
-        self.refusal = ErrorCode.NONE  # why the others were not appended
+        self.batches: list[tuple[Append, int]] = []  # appends, each with its number of records
+        self.refusal = ErrorCode.NONE  # the reason why the others were not appended
         self._settled: Settled | None = settled
 
     @property
@@ -77,7 +77,7 @@ class CoordinatorAppend:
         self._settle(error, offsets)
 
     def fail(self) -> None:
-        """Report that the term is over. The next load shows whether the records were stored."""
+        """Report that the term has ended. The next load shows whether the records were stored."""
         self._settle(ErrorCode.NOT_COORDINATOR, ())
 
     def _settle(self, error: ErrorCode, offsets: Sequence[int]) -> None:
@@ -91,7 +91,7 @@ class CoordinatorAppends:
     """Appends to the partitions of one coordinator's topic. Belongs to the event loop."""
 
     def __init__(self, writer: Writer, clock: Callable[[], int], keeps: str) -> None:
-        """`clock` returns ms since the epoch. `keeps`: what a name identifies, for log messages."""
+        """`clock` returns ms since the epoch. `keeps`: the kind of thing that a name identifies, for log messages."""
         self._writer = writer
         self._clock = clock
         self._keeps = keeps
@@ -110,8 +110,8 @@ class CoordinatorAppends:
     ) -> None:
         """Append records of a name with acks=all; `settled` is called with the outcome, possibly before return.
 
-        With a producer they are part of its transaction: they count once its commit marker is in the partition.
-        `limit_ms`: how long replicas may take before the append is reported as failed.
+        With a producer they are part of its transaction: they take effect when its commit marker is in the partition.
+        `limit_ms`: time for replicas after which the append is reported as failed.
         """
         if term.is_over:
             settled(ErrorCode.NOT_COORDINATOR, ())
@@ -163,7 +163,7 @@ class CoordinatorAppends:
         while self._done:
             done = self._done[:REPORTED_PER_STEP]
             for pending in done:
-                pending.report()  # which may append, and add what is refused
+                pending.report()  # the callback may append, and refused appends add entries
             del self._done[: len(done)]
             await trio.lowlevel.checkpoint()
         self._is_reporting = False
@@ -182,7 +182,7 @@ def _batches(rows: Rows, max_bytes: int) -> Iterator[Rows]:
 
 
 def _check_size(rows: Rows, max_bytes: int) -> None:
-    """Raise BatchTooLargeError for records that no batch can hold, before it is built: a member may send megabytes."""
+    """Raise BatchTooLargeError if no batch can hold the records, before one is built: members may send megabytes."""
     size = sum([len(key) + len(value or b"") for key, value in rows])
     if size > max_bytes:
         raise BatchTooLargeError(f"records of {size} bytes, more than a batch of {max_bytes} bytes can hold")

@@ -18,7 +18,7 @@ class EffectLoop(Generic[E]):
     def put(self, effects: Iterable[E]) -> None:
         """Carry out effects, and the effects that follow from them.
 
-        If an effect that is being carried out calls this, the new ones follow when those before them are done.
+        If an effect calls this while it is carried out, the new ones follow after those before them.
         """
         self._queue.extend(effects)
         if self._is_running:

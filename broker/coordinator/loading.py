@@ -1,12 +1,12 @@
 """Load a shard from its log partition, without holding the event loop.
 
 Invariants:
-1. The loop decodes and takes over `PIECE_BYTES` of records at a time; larger records are decoded by a worker. They are
-   removed from the replay on the way: freeing a million of them at once would hold the loop, too.
-2. A record that cannot be decoded is left out, and reported: earlier ones of its key apply, as if it had not been
-   written. Others of the partition are served.
-3. Of most topics only the latest record of each key is replayed. Records that add to earlier ones of their key
-   (`CoordinatorTopic.decode_tombstone`) are replayed as they are read, in order; the shard serves no request before the
+1. The loop decodes and replays `PIECE_BYTES` of records at a time; a worker decodes larger records. Replayed records
+   are freed on the way: freeing a million of them in one step would hold the loop, too.
+2. A record that cannot be decoded is skipped and reported: earlier ones of its key apply, as if it had not been
+   written. The rest of the partition is served.
+3. For most topics only the latest record of each key is replayed. Records that add to earlier ones of their key
+   (`CoordinatorTopic.decode_tombstone`) are replayed in the order of the log; the shard serves no request before the
    high watermark covers them.
 4. A record of a name that belongs to another partition, or of an unknown type, is ignored and counted.
 
@@ -31,7 +31,7 @@ from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.records.reader import Record
 
 PIECE_BYTES = 8 << 10  # half a millisecond for committed offsets, 4 ms for the partitions of transactions
-REPORTED = 10  # malformed records of a partition
+REPORTED = 10  # malformed records logged for a partition
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Decoded(Generic[R]):
     """A piece of the latest records."""
 
     rows: list[tuple[str, R, int]] = field(default_factory=list)  # with their offsets
-    malformed: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # by key: offset, error
+    malformed: dict[bytes, tuple[int, str]] = field(default_factory=dict)  # malformed ones by key: offset, error
     foreign: int = 0
 
 
@@ -61,7 +61,7 @@ class ShardLoad(Generic[R]):
         self._misplaced = 0
 
     async def run(self) -> None:
-        """Replay the partition as it is now. Raises OSError, LogError, ProtocolError, StorageError."""
+        """Replay the current contents of the partition. Raises OSError, LogError, ProtocolError, StorageError."""
         term = self._shard.term
         if self._topic.decode_tombstone is not None:
             await self._replay_in_order(self._topic.decode_tombstone)
@@ -83,7 +83,7 @@ class ShardLoad(Generic[R]):
         async with aclosing(batches_of(term.partition, term.loaded_to)) as batches:
             async for header, records in batches:
                 if header.is_control or header.is_transactional:
-                    continue  # coordinators of such topics write none
+                    continue  # coordinators of such topics write no transactions
                 for piece, size in _pieces(records):
                     await self._take_piece(decode, piece, size, self._shard.replay)
         await until_replicated(term.partition, term.loaded_to)

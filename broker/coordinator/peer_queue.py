@@ -1,9 +1,9 @@
-"""What other brokers are to be sent, collected while the request before is under way.
+"""Collect items for other brokers while the previous request is in flight.
 
-    put ──► queue of the broker ──► one request with all that waits, one request at a time
+    put ──► queue of the broker ──► one request with all waiting items, one request at a time
 
 So the number of requests does not grow with the number of transactions or share-partitions, and a broker that does not
-answer holds up only what is for itself.
+answer delays only its own items.
 
 Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, kafka.server.AddPartitionsToTxnManager,
 org.apache.kafka.server.share.persister.PersisterStateManager.
@@ -30,14 +30,14 @@ class Peers(Protocol):
         """Return the other broker that leads a partition; None if this one leads it, or no broker does."""
 
     async def answer(self, broker: int, api: PeerApi[Any, Any], request: Any, number: int) -> Any:
-        """Ask a broker over the connection with this number; None if it does not answer."""
+        """Send a request over the broker's connection with this number; return the response, None if there is none."""
 
 
 class PeerQueue(Generic[K, T]):
-    """Queues for destinations, which are brokers, or parts of them. Belongs to the event loop."""
+    """Queues for destinations, which are brokers or parts of them. Belongs to the event loop."""
 
     def __init__(self, send: Callable[[K, Sequence[T]], Awaitable[None]], *, max_items: int) -> None:
-        """`send` sends at most `max_items` to a destination and reports what became of each; it raises nothing."""
+        """`send` sends at most `max_items` to a destination and reports the outcome of each; it must not raise."""
         self._send = send
         self._max_items = max_items
         self._waiting: dict[K, list[T]] = {}
@@ -45,13 +45,13 @@ class PeerQueue(Generic[K, T]):
         self._has_work = trio.Event()
 
     def put(self, destination: K, item: T) -> None:
-        """Send an item as soon as the request before is answered."""
+        """Send an item as soon as the previous request is answered."""
         self._waiting.setdefault(destination, []).append(item)
         if destination not in self._busy:
             self._has_work.set()
 
     async def run(self) -> None:
-        """Send until cancelled; nothing is reported of what is left then."""
+        """Send until cancelled; remaining items are then dropped without a report."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._has_work = trio.Event()
@@ -67,6 +67,6 @@ class PeerQueue(Generic[K, T]):
                 self._waiting[destination] = rest
             try:
                 await self._send(destination, items)
-            except Exception:  # a defect that one request triggers must not stop those to other brokers
+            except Exception:  # a defect triggered by one request must not stop requests to other brokers
                 logger.exception("unexpected error while sending %d requests to %s", len(items), destination)
         self._busy.discard(destination)

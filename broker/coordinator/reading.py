@@ -2,8 +2,8 @@
 
 Invariants:
 1. Reading does not hold the event loop: a worker reads and decompresses, the loop processes `PIECE` records at a time.
-2. What was read is not used before the high watermark covers it: until then another broker that lacks the end of the
-   log may become leader, and clients would have seen what was never stored.
+2. Records are not used before the high watermark covers them: until then another broker that lacks the end of the log
+   may become leader, and clients would have seen state that was never stored.
 
 Source: org.apache.kafka.coordinator.common.runtime.CoordinatorLoaderImpl.
 """
@@ -25,8 +25,8 @@ from warmlog.protocol.records.batch import headers, verify_crc
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.reader import Record, decode_batch
 
-READ_BYTES = 1 << 20  # per read: some thousands of records, a few ms in the worker
-MAX_BATCH_OPENED = 128 << 20  # bytes: all its records are needed at the same time
+READ_BYTES = 1 << 20  # bytes per read: some thousands of records, a few ms in the worker
+MAX_BATCH_OPENED = 128 << 20  # bytes of a batch, all of whose records are needed at the same time
 PIECE = 500  # records processed between two checkpoints: half a millisecond
 
 Loaded: TypeAlias = list[tuple[BatchHeader, list[Record]]]
@@ -39,10 +39,10 @@ def _any(_: Record) -> bool:
 async def read_partition(
     partition: Partition, *, end: int | None = None, takes: Callable[[Record], bool] = _any
 ) -> Replay:
-    """Read a partition as it is now, or up to an offset, and wait until the high watermark covers that.
+    """Read a partition to its current end, or up to an offset, and wait until the high watermark covers that.
 
-    `takes`: which records to replay, besides control records. The records of a batch that cannot be read are skipped,
-    and reported. Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
+    `takes`: which records to replay, besides control records. Records of an unreadable batch are skipped and reported.
+    Raises OSError, LogError, StorageError, and CorruptBatchError for a damaged batch.
     """
     replay = Replay(partition.log.offsets.log_end_offset if end is None else end)
     async with aclosing(batches_of(partition, replay.end)) as batches:

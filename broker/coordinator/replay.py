@@ -37,7 +37,7 @@ class Replay:
 
     @property
     def open_transactions(self) -> dict[int, dict[bytes, Latest]]:
-        """The latest records of transactions without a marker so far, by producer id; they are not in `latest`."""
+        """The latest records of transactions that have no marker yet, by producer id; they are not in `latest`."""
         return self._pending
 
     def take(self, header: BatchHeader, records: Iterable[Record]) -> None:

@@ -1,12 +1,12 @@
 """Serve the shards of a coordinator: create its topic, load and unload the partitions that this broker leads, append.
 
-A broker by itself leads all partitions that are online, from startup on; in a cluster they come and go. Both begin and
-end terms (`term.py`) in the same way.
+A broker by itself leads all online partitions from startup on; in a cluster they come and go. Both begin and end terms
+(`term.py`) in the same way.
 
 Invariants:
-1. A name is served in a term of its partition only, and not before the whole partition has been loaded.
-2. A term ends at once: before the log may be truncated, and before another broker serves its names.
-3. Partitions that are loaded do not keep others from being served, and at most `LOADS` are loaded at the same time.
+1. A name is served only in a term of its partition, and not before the whole partition is loaded.
+2. A term ends immediately: before the log may be truncated, and before another broker serves its names.
+3. Loading a partition does not keep others from being served; at most `LOADS` are loaded at the same time.
 4. A shard is closed when its term ends, and when it cannot be loaded; its memory is freed afterwards, in steps.
 
 Source: org.apache.kafka.coordinator.common.runtime.CoordinatorRuntime.
@@ -36,7 +36,7 @@ from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 logger = logging.getLogger(__name__)
 
-LOADS = 4  # at the same time: more would only share the disk and the event loop
+LOADS = 4  # concurrent loads: more would only share the disk and the event loop
 _CREATION_ERRORS: tuple[type[Exception], ...] = (
     InvalidTopicError,
     InvalidPartitionsError,
@@ -69,7 +69,7 @@ class CoordinatorRuntime(Generic[S]):
         self._unloaded: list[S] = []  # shards to load
         self._has_unloaded = trio.Event()
         self._loads = trio.CapacityLimiter(LOADS)
-        self._last: tuple[str, int] = ("", 0)  # a request asks for the partition of the same name several times
+        self._last: tuple[str, int] = ("", 0)  # a request looks up the partition of the same name several times
 
     def bind(self, coordinator: Coordinator[S]) -> None:
         """Begin terms of the partitions that this broker leads, now and in the future, with shards of a coordinator."""
@@ -96,7 +96,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._has_unloaded = trio.Event()
 
     def stop(self) -> None:
-        """Close all shards, since the broker stops. Appends that are under way are still reported."""
+        """Close all shards, because the broker stops. Appends in progress are still reported."""
         self.is_stopped = True
         for shard in self.shards():
             shard.term.loading.cancel()
@@ -112,12 +112,12 @@ class CoordinatorRuntime(Generic[S]):
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions that names are spread over: the topic's count when it was found, 0 without one."""
+        """The number of partitions that names are spread over: the topic's count when first seen; 0 without a topic."""
         return self._count
 
     @property
     def may_create(self) -> bool:
-        """Whether there is no topic, and no other broker that could have created it: nothing is stored."""
+        """Whether nothing is stored: there is no topic, and no other broker that could have created it."""
         return not self._count and not self._partitions.is_clustered
 
     def partition_of(self, name: str) -> int:
@@ -162,7 +162,7 @@ class CoordinatorRuntime(Generic[S]):
         return list(self._shards.values())
 
     def shard_at(self, index: int) -> S | None:
-        """Return the shard of a partition; None while this broker does not lead it, or could not read it."""
+        """Return the shard of a partition; None while this broker does not lead it or could not read it."""
         return self._shards.get(index)
 
     def shard_of(self, name: str) -> S | None:
@@ -214,7 +214,7 @@ class CoordinatorRuntime(Generic[S]):
             self._end(self._terms[index])
 
     def _deleted(self, topic: str) -> None:
-        """End all terms if this topic was deleted; another one of its name may have other partitions."""
+        """End all terms if the topic was deleted; a new one of its name may have other partitions."""
         if topic == self._topic.name:
             for term in list(self._terms.values()):
                 self._end(term)
@@ -260,11 +260,11 @@ class CoordinatorRuntime(Generic[S]):
         try:
             await ShardLoad(self._topic, shard, self.partition_of).run()
             if term.is_over:
-                return False  # ended while a worker could not be cancelled
+                return False  # the term ended while a worker could not be cancelled
             await in_steps(self._bound.loaded(shard))
         except (OSError, LogError, ProtocolError, StorageError) as error:
             logger.error("%s: cannot load it, so no %s in it is served: %s", name, keeps, error)  # noqa: TRY400  # no traceback
-        except Exception:  # a defect that one partition triggers must not stop the others
+        except Exception:  # a defect triggered by one partition must not stop the others
             logger.exception("%s: unexpected error while loading it; no %s in it is served", name, keeps)
         else:
             return True
@@ -286,11 +286,11 @@ class CoordinatorRuntime(Generic[S]):
         self._appends.append(term, name, rows, settled, producer=producer, limit_ms=limit_ms)
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work in the background; it ends before the logs are closed."""
+        """Run work in the background, to an end before the logs are closed."""
         self._writer.spawn(work)
 
 
 async def in_steps(steps: Iterator[object]) -> None:
-    """Take steps, and let other tasks run between them."""
+    """Run the steps of an iterator, and let other tasks run between them."""
     for _ in steps:
         await trio.lowlevel.checkpoint()

@@ -1,13 +1,14 @@
-"""What a coordinator is to the runtime: a shard of state for each term of a log partition, and rules around it.
+"""The runtime's interface to a coordinator: a shard of state for each term of a log partition, and its rules.
 
     begin(term) ──► replay… ──► loaded ──► serves requests ──► close ──► free
                        │           │                             ▲
                        └───────────┴──── the term ends ──────────┘
 
-An empty partition is not replayed, its shard serves at once. A partition that cannot be read is closed and freed, too.
+An empty partition is not replayed; its shard serves immediately. The shard of an unreadable partition is closed and
+freed, too.
 
-Functions that return an iterator do their work in steps of about a millisecond: other tasks run at each `yield`. The
-shard of a term that is over is never used again, except by `close` and `free`.
+Functions that return an iterator work in steps of about a millisecond: other tasks run at each `yield`. After its term,
+a shard is used only by `close` and `free`.
 """
 
 from collections.abc import Iterator
@@ -26,29 +27,29 @@ class Shard(Protocol[R_contra]):
         """The term that the state belongs to."""
 
     def replay(self, name: str, row: R_contra, offset: int) -> None:
-        """Take over the latest record of a key; keys come in no order.
+        """Apply the latest record of a key; keys come in no order.
 
-        Of a topic with `decode_tombstone`, take over each record, in the order of the log.
+        For a topic with `decode_tombstone`, apply every record, in the order of the log.
         """
 
     def replay_pending(self, producer_id: int, name: str, row: R_contra, offset: int) -> None:
-        """Take over a record of a transaction without a marker so far, after all records that count."""
+        """Apply a record of a transaction that has no marker yet; called after all other records."""
 
     def free(self) -> Iterator[None]:
-        """Drop the state in steps: freeing a million objects at once would hold the event loop."""
+        """Drop the state in steps: freeing a million objects in one step would hold the event loop."""
 
 
 S = TypeVar("S", bound=Shard[Any])
 
 
 class Coordinator(Protocol[S]):
-    """Calls come from the event loop."""
+    """Makes shards and serves their terms. All methods are called on the event loop."""
 
     def begin(self, term: Term) -> S:
         """Return a shard without state."""
 
     def loaded(self, shard: S) -> Iterator[None]:
-        """Continue what the replayed records have left unfinished. The shard is served afterwards."""
+        """Continue operations that the replayed records left unfinished. The shard is served afterwards."""
 
     def close(self, shard: S) -> Iterator[None]:
-        """Answer the waiting requests of a shard with NOT_COORDINATOR. The first step must not take long."""
+        """Answer the waiting requests of a shard with NOT_COORDINATOR. The first step must be short."""

@@ -24,7 +24,7 @@ _DISK_MAY_BE_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})  # IO
 
 
 class Layout(NamedTuple):
-    """A layout, and how to get there: `create` in an empty file, `migrate` from an older version."""
+    """A layout: `create` makes it in an empty file, `migrate` from an older version."""
 
     version: int
     create: Callable[[sqlite3.Connection], None]
@@ -49,8 +49,8 @@ class Database:
     ) -> None:
         """Open or create the file at `path`, and migrate it.
 
-        `release_reserve` is called when the disk is full; it returns whether to try again, and may raise OSError.
-        `is_exclusive`: lock the file against other processes, also those that read.
+        `release_reserve` is called when the disk is full; it returns whether to retry, and may raise OSError.
+        `is_exclusive`: lock the file against other processes, including readers.
         """
         self.path = path
         self._layout = layout
@@ -128,7 +128,7 @@ class Database:
 
 
 def _make_private(path: Path) -> None:
-    """Create the file, or change its mode and that of its journal, so that only the owner can read them."""
+    """Create the file, or restrict its mode and its journal's, so that only the owner can read them."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
         if each.exists() and each.stat().st_mode & 0o077:

@@ -10,4 +10,4 @@ class MetadataTimeoutError(MetadataError):
 
 
 class CannotJoinError(Exception):
-    """The broker cannot be part of the cluster as configured, or not any more. `str()` is one line for users."""
+    """The broker cannot be, or remain, part of the cluster as configured. `str()` is one line for users."""

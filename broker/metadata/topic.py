@@ -60,8 +60,8 @@ class Mirror:
 class Topic:
     """A topic: `partitions` is their number, `configs` its overridden settings by Kafka's names, as given.
 
-    `mirror` is None for a topic that was created by a client of this broker. `assignment`: the replicas of each
-    partition of a topic that is about to be created in a cluster.
+    `mirror` is None for a topic that clients of this cluster created. `assignment`: the replicas of each partition of
+    a topic that is about to be created in a cluster.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Topic:
 
     @property
     def mirror_of(self) -> str | None:
-        """The id of the cluster that the topic follows; None if clients of this broker may change it."""
+        """The id of the cluster that the topic follows; None if clients may write to it."""
         return None if self.mirror is None or self.mirror.is_promoted else self.mirror.cluster_id
 
 
@@ -85,12 +85,12 @@ def mirrored_error(topic: str, cluster_id: str) -> MirroredTopicError:
 
 
 def is_internal(name: str) -> bool:
-    """Return whether a topic belongs to the broker: users may read it, but not write to it."""
+    """Return whether a topic is internal: clients may read it, but not write to it."""
     return name in INTERNAL_TOPICS
 
 
 def uses_reserve(name: str) -> bool:
-    """Return whether a topic is still written when its disk is short of space: clients depend on it."""
+    """Return whether a topic, on which clients depend, is still written when its disk is short of space."""
     return name in COORDINATOR_TOPICS
 
 

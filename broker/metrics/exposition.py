@@ -1,7 +1,7 @@
 """Present the metrics to Prometheus with prometheus_client.
 
-A module of its own because importing prometheus_client takes 50 to 70 ms: `Metrics` imports it at the first scrape, in
-that scrape's worker thread, and not while the broker starts.
+This is a separate module because importing prometheus_client takes 50 to 70 ms: `Metrics` imports it at the first
+scrape, in that scrape's worker thread, and not while the broker starts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ class Exposition:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics of all families."""
-        for family in list(self._families):  # the event loop may declare more meanwhile
+        for family in list(self._families):  # the event loop may declare more in the meantime
             yield _metric(family)
 
     def text(self) -> tuple[str, bytes]:
@@ -54,5 +54,5 @@ def _metric(family: Family) -> Metric:
 
 
 def _printable(text: str) -> str:
-    """Return a label value without control characters, which a terminal would obey; clients choose groups' names."""
+    """Return a label value without control characters, which terminals interpret; clients choose names of groups."""
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

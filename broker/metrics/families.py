@@ -1,4 +1,4 @@
-"""Counters, histograms and read values of one metric name each, with a series for each set of label values."""
+"""Families of counters, histograms and read values: one metric name, with a series for each set of label values."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,13 +13,13 @@ LOOKUP_BOUNDS_S = (0.0000005, 0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 
 
 
 class SeriesCounter(requests.Counter):
-    """A counter of one set of label values."""
+    """A counter for one set of label values."""
 
     __slots__ = ()
 
 
 class SeriesHistogram(requests.Histogram):
-    """A histogram in seconds of one set of label values."""
+    """A histogram in seconds for one set of label values."""
 
     __slots__ = ()
 

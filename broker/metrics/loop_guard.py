@@ -1,13 +1,13 @@
 """Detect and log what stalls the event loop.
 
-`LoopClock` knows since when the loop has been running without an I/O wait. A watcher thread samples the loop's stack
-when half of the limit has passed, and the loop itself logs the stall when it ends:
+`LoopClock` measures how long the loop has been running without an I/O wait. A watcher thread samples the loop's stack
+after half of the limit, and the loop itself logs the stall when it ends:
 
     loop     I/O | task | task | I/O | task ....................... | I/O    longer than the limit: logged when it ends
     thread      .      .     .     .       half of the limit: sample the stack
 
-While the loop is idle the thread samples less often, so that the stack of a short stall may be missing. Sampling needs
-the GIL. If the thread could not take it, the loop was inside the kernel or compiled code without releasing the GIL, for
+While the loop is idle the thread samples less often, so the stack of a short stall may be missing. Sampling needs the
+GIL. If the thread could not get it, the loop was inside the kernel or compiled code without releasing the GIL, for
 example in a page fault in a mapping, and that is logged instead. If the stall cannot be attributed to a request either,
 a trio instrument names each task step for the next minute, so that the next such stall has a name.
 """
@@ -33,7 +33,7 @@ from warmlog.broker.metrics.requests import LoopClock, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
-LOG_INTERVAL_S = 1.0  # between two lines: logging must not add to the stalls of an overloaded loop
+LOG_INTERVAL_S = 1.0  # interval between lines: logging must not add to the stalls of an overloaded loop
 TRIO_RUN_LOOP = "unrolled_run"  # the name of trio's function that runs all tasks
 MAX_FRAMES = 6  # the innermost frames of a stack
 QUIET_SAMPLES = 100  # consecutive samples of a sleeping loop before the thread samples less often
@@ -60,7 +60,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         self.recent: deque[Stall] = deque(maxlen=KEPT_STALLS)
         self._is_watching = False
         self.is_quiet = False  # the loop is idle, and the thread samples less often
-        self._sample_s = limit_s / 4  # how long a stall must last to be sampled
+        self._sample_s = limit_s / 4  # duration after which a stall is sampled
         self._sample: tuple[float, str] = (0.0, "")  # the beginning of the stall sampled last, and its stack
         self._next_log_at = 0.0
         self._unlogged = 0
@@ -121,7 +121,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
     # -- the thread --
 
     def _sample_periodically(self, loop_thread: int) -> None:
-        """Sample twice within the limit, so that every stall that is logged has been sampled.
+        """Sample twice within the limit, so that every logged stall was sampled.
 
         Sample less often while the loop is idle: waking this thread was most of an idle broker's CPU time.
         """
@@ -161,7 +161,7 @@ class _TaskNames(trio.abc.Instrument):
         self._report(task.name)
 
     def before_io_wait(self, timeout: float) -> None:
-        """Disable when the time is over."""
+        """Disable after the time set."""
         del timeout
         if self._until is not None and perf_counter() > self._until:
             self.stop()

@@ -1,6 +1,6 @@
-"""The registry of Prometheus metrics, and the metrics that several modules count.
+"""The registry of Prometheus metrics, and metrics that several modules count.
 
-Counting happens on the event loop only (the log returns results, its callers count them), so no counter needs a lock.
+Counting happens on the event loop only (the log returns results that its callers count), so no counter needs a lock.
 
 prometheus-client's Histogram takes 0.7 us per observation, mostly for its lock, and a request makes four. Values are
 therefore kept in plain objects (`broker.metrics.requests`) and passed to the library when metrics are scraped
@@ -106,7 +106,7 @@ class Metrics:
         return self._add(HistogramFamily(name, documentation)).labels()
 
     def read(self, name: str) -> list[tuple[tuple[str, ...], float]]:
-        """Return label values and values of a metric that was declared with a function; nothing if it was not."""
+        """Return label values and values of a metric that was declared with a function; nothing for others."""
         families = [each for each in self._families if isinstance(each, ReadFamily) and each.name == name]
         return [row for each in families for row in each.read()]
 

@@ -1,6 +1,6 @@
 """Counters, histograms and clocks: the measurements made for every request.
 
-Cython compiles this module. All is used from the event loop only, without locks.
+Cython compiles this module. Everything here is used on the event loop only, without locks.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Histogram:
     @cython.cfunc
     @cython.exceptval(check=False)
     def count_times(self, seconds: cython.double, times: cython.longlong) -> cython.void:
-        """Count so many equal observations."""
+        """Count a number of equal observations."""
         bucket: cython.int = 0
         while bucket < self._last and self._bounds[bucket] < seconds:
             bucket += 1
@@ -114,7 +114,7 @@ class StageHistograms:
 class LoopClock:
     """A clock for trio that measures how long the event loop runs without returning to its I/O wait.
 
-    trio reads its clock after each I/O wait, and asks for the sleep time before the next one. Between two readings the
+    trio reads its clock after each I/O wait, and queries the sleep time before the next one. Between two readings the
     loop is thus either asleep or occupied by a task. (A trio instrument would see every step of a task, at twice the
     cost of all other measurements together.) The methods are those of `trio.abc.Clock`.
     """
@@ -132,7 +132,7 @@ class LoopClock:
         self._on_stall = on_stall
 
     def start_clock(self) -> None:
-        """Do nothing: the clock runs by itself."""
+        """Do nothing: the clock needs no start."""
 
     def current_time(self) -> float:
         """Return the time in seconds, and begin a new measurement."""
@@ -143,7 +143,7 @@ class LoopClock:
         return self._pass(doing)
 
     def deadline_to_sleep_time(self, deadline: cython.double) -> float:
-        """Return how long the loop may sleep, and note that it sleeps."""
+        """Return how long the loop may sleep, and record that it sleeps."""
         now: cython.double = self._pass("")
         self.is_awake = False
         return deadline - now

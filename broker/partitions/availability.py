@@ -1,6 +1,6 @@
-"""Which of the broker's partitions can be used: published, led, resigned, or lost with their disk.
+"""Track which partitions of the broker can be used: published, led, resigned, or lost with their disk.
 
-Whoever depends on that registers a function: group and transaction coordinators stand on partitions that are led here.
+Dependents register functions: group and transaction coordinators need partitions that are led here.
 """
 
 import logging
@@ -37,7 +37,7 @@ class Availability:
         ] = []  # each is called with a partition that this broker leads now
         self.on_resign: list[
             Callable[[Partition], None]
-        ] = []  # and with one that it no longer leads, unless it is offline
+        ] = []  # each is called with a partition that it no longer leads, unless it is offline
         self._map = topic_map
         self._storage = storage
         self._configs = configs
@@ -45,7 +45,7 @@ class Availability:
         self._metrics = metrics
 
     async def publish(self, topic: Topic, logs: Sequence[PartitionLog]) -> None:
-        """Make a new or extended topic available, with all of these logs at once; other tasks run before."""
+        """Make a new or extended topic available, with all of these logs in one step; other tasks run before it."""
         partitions = []
         for number, log in enumerate(logs, 1):
             self.count_recovery(log)
@@ -64,11 +64,11 @@ class Availability:
         for partition in partitions:
             partition.appends.flushes.flush_recovered()
             led = self._map.partitions.get((partition.topic, partition.index))
-            if led is partition:  # else only the cluster knows who leads it
+            if led is partition:  # in a cluster, the image decides who leads it
                 self._report_led(partition)
 
     def lead(self, partition: Partition) -> None:
-        """Let clients reach a partition, which this broker leads from now on."""
+        """Make a partition, which this broker leads from now on, visible to clients."""
         self._map.partitions[partition.topic, partition.index] = partition
         self._report_led(partition)
 
@@ -77,7 +77,7 @@ class Availability:
             led(partition)
 
     def resign(self, partition: Partition) -> None:
-        """Hide a partition from clients: another broker leads it, or none."""
+        """Hide a partition from clients, because this broker no longer leads it."""
         if self._map.partitions.pop((partition.topic, partition.index), None) is not None:
             for resigned in self.on_resign:
                 resigned(partition)
@@ -92,7 +92,7 @@ class Availability:
         if failed is None:
             return
         if failed is directories.first:
-            raise DirectoryFailedError(path, f"{reason}; it holds the metadata, without which nothing can be served")
+            raise DirectoryFailedError(path, f"{reason}; it has the metadata, without which nothing can be served")
         directories.take_offline(failed, reason)
         lost = [partition for partition in self._map if directories.holder(partition.topic, partition.index) is failed]
         logger.error("data directory %s is offline until the next startup: %s", path, reason)
@@ -111,7 +111,7 @@ class Availability:
         self._writer.spawn(partial(_abandon, partition))
 
     def count_recovery(self, log: PartitionLog) -> None:
-        """Count and log what the recovery of a log has repaired, if it was recovered."""
+        """Count and log the repairs of a log's recovery, if it was recovered."""
         report = log.recovery
         if report is None:
             return
@@ -125,7 +125,7 @@ class Availability:
                 report.summary(),
             )
         else:
-            level = logging.INFO if report.repairs else logging.DEBUG  # there may be thousands; the receipt lists all
+            level = logging.INFO if report.repairs else logging.DEBUG  # of possibly thousands; the receipt lists all
             logger.log(level, "%s-%d: recovered: %s", log.topic, log.partition, report.summary())
 
 

@@ -1,9 +1,9 @@
-"""An order in which work for many sources is done: what the least served source has waited for longest comes first.
+"""Order the work of many sources: the source served least comes first.
 
 This is start-time fair queueing (Goyal, Vin and Cheng, 1996), with service measured afterwards instead of known before.
-Each source has a tag, the service that it has received; no tag falls behind the tag of what is being served, so
-that a source cannot save up service while it asks for none. Among equal tags the smaller work comes first. So a source
-that asks for little waits for the work in progress only, however many others ask for much.
+Each source has a tag, the service that it has received. No tag falls behind the tag of the work in progress, so that an
+idle source cannot save up service. Among equal tags the smaller work comes first. So a source with little work waits
+only for the work in progress, however much others have.
 """
 
 from collections import deque
@@ -12,12 +12,12 @@ from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
-KEPT_TAGS = 1_000  # before tags that no longer matter are dropped
+KEPT_TAGS = 1_000  # number of tags beyond which irrelevant ones are dropped
 PROVISIONAL_S = 0.001  # service that counts for work in progress until it is measured
 
 
 class Work(NamedTuple, Generic[T]):
-    """Work that was taken, to be reported as `served`."""
+    """Work in progress, to be reported as `served`."""
 
     item: T
     source: Hashable
@@ -25,16 +25,16 @@ class Work(NamedTuple, Generic[T]):
 
 
 class FairOrder(Generic[T]):
-    """Work that waits, by source. Not thread-safe."""
+    """Waiting work, by source. Not thread-safe."""
 
     __slots__ = ("_heap", "_in_progress", "_max_tags", "_number", "_tags", "_virtual", "_waiting")
 
     def __init__(self) -> None:
-        self._virtual = 0.0  # the tag of what was last taken; when nothing is in progress, the largest tag
+        self._virtual = 0.0  # the tag of the last work taken; the largest tag if none is in progress
         self._tags: dict[Hashable, float] = {}
         self._max_tags = KEPT_TAGS
         self._waiting: dict[Hashable, deque[tuple[float, T]]] = {}
-        self._heap: list[tuple[float, float, int, Hashable]] = []  # tag, size, number: one entry for each source
+        self._heap: list[tuple[float, float, int, Hashable]] = []  # (tag, size, number), one entry per source
         self._number = 0
         self._in_progress = 0
 
@@ -54,9 +54,9 @@ class FairOrder(Generic[T]):
             waiting.append((size, item))
 
     def take(self) -> Work[T]:
-        """Take the next work. There must be some."""
+        """Take the next work, which must exist."""
         tag, size, _, source = heappop(self._heap)
-        while tag < self._tags.get(source, 0.0):  # other work of the source was measured since
+        while tag < self._tags.get(source, 0.0):  # outdated: other work of the source was measured since
             self._enter(source, size)
             tag, size, _, source = heappop(self._heap)
         self._virtual = max(self._virtual, tag)
@@ -71,7 +71,7 @@ class FairOrder(Generic[T]):
         return Work(item, source, tag)
 
     def served(self, work: Work[T], seconds: float) -> None:
-        """Count the service that work has received; 0 if it was not begun."""
+        """Add the service that work has received; 0 if it was not begun."""
         provisional = self._tags.get(work.source, work.tag + PROVISIONAL_S)
         tag = self._tags[work.source] = max(work.tag, provisional - PROVISIONAL_S) + seconds
         self._in_progress -= 1
@@ -82,7 +82,7 @@ class FairOrder(Generic[T]):
             self._max_tags = KEPT_TAGS + 2 * len(self._tags)
 
     def remove(self, source: Hashable, item: T) -> None:
-        """Remove work that waits."""
+        """Remove waiting work."""
         waiting = self._waiting[source]
         kept = deque(entry for entry in waiting if entry[1] is not item)
         if kept:

@@ -58,7 +58,7 @@ def declare_file_metrics(metrics: Metrics, files: OpenFiles, directories: DataDi
     )
     metrics.counter(
         "warmlog_cold_pages_total",
-        "Pages that were not in memory when they were needed.",
+        "Pages that were needed and not in memory.",
         lambda: [((label,), count) for label, count in files.residency.cold_pages.items()],
         ("where",),
     )

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Opening:
-    """Opens all logs, and closes them. Belongs to the event loop; what blocks runs in worker threads."""
+    """Opens and closes all logs. Belongs to the event loop; blocking work runs in worker threads."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Opening:
         """Open every topic of the image, and finish interrupted deletions.
 
         After a clean shutdown logs are opened from the checkpoints; otherwise they are recovered, and a receipt is
-        written. To stop early, call `progress.cancel` and cancel. Raises DataDirectoryError for logs that cannot be
-        opened, MetadataError.
+        written. To stop early, call `progress.cancel` and cancel this. Raises MetadataError, and DataDirectoryError for
+        logs that cannot be opened.
         """
         started_ms = self._storage.clock()
         try:
@@ -78,9 +78,9 @@ class Opening:
                 await self._end_opening(started_ms)
 
     def _held_topics(self) -> list[tuple[Topic, Sequence[int]]]:
-        """Return the topics of the image, and their partitions that are to be opened here.
+        """Return the topics of the image, with the partitions to open here.
 
-        In a cluster these are the replicas that have a log here; those that have none are created later.
+        In a cluster these are the replicas with a log here; missing logs are created later.
         """
         image, directories = self._node.image, self._storage.directories
         if self._node.is_alone:

@@ -1,6 +1,6 @@
 """One log as the event loop uses it: appends, reads, waiting fetches, index rebuilds, reopening and moves.
 
-Appends are implemented in `append_queue`, and the rules of who may use the log at the same time in `log_tasks`.
+`append_queue` implements appends, and `log_tasks` the rules of concurrent use.
 """
 
 import logging
@@ -41,10 +41,10 @@ __all__ = ["Append", "Destination", "Partition", "StorageError"]
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE_LOG_INTERVAL_S = 10.0  # between two lines about an unreadable log: consumers retry all the time
+UNREADABLE_LOG_INTERVAL_S = 10.0  # interval between lines about an unreadable log, as consumers retry constantly
 NOT_READABLE = -1
-MAX_PAUSE_S = 5.0  # the longest time for which producers wait for a move that cannot switch over
-REBUILD_INTERVAL_S = 10.0  # between two attempts to rebuild an index: each reads the whole segment
+MAX_PAUSE_S = 5.0  # longest time that producers wait for a move that cannot switch over
+REBUILD_INTERVAL_S = 10.0  # interval between attempts to rebuild an index: each reads the whole segment
 
 
 class Destination(NamedTuple):
@@ -71,8 +71,8 @@ class Partition:
         self.mirror_of: str | None = None  # the id of the cluster that the log follows; clients cannot write to it then
         self.data_directory = os.path.dirname(log.directory)
         self.is_unreadable = False  # a read has failed since startup
-        self.is_of_deleted_topic = False  # its log is about to be removed; its name may stand for another topic
-        self.readable_epoch = NOT_READABLE  # the leader epoch in which consumers can read what it copies
+        self.is_of_deleted_topic = False  # its log is about to be removed; another topic may have its name
+        self.readable_epoch = NOT_READABLE  # the leader epoch in which consumers may read this copy
         self._writer = writer
         self._metrics = writer.metrics
         self.waiters = WaitingFetches(log)
@@ -81,12 +81,12 @@ class Partition:
         self._residency = log.residency
         self.page_faults = log.page_faults
         self._rebuilding: set[int] = set()  # base offsets of segments whose indexes are being rebuilt
-        self._rebuilt_at: dict[int, float] = {}  # the last attempt for each, by trio's clock
+        self._rebuilt_at: dict[int, float] = {}  # time of the last attempt for each, by trio's clock
         self._next_unreadable_log_at = -math.inf
 
     @property
     def on_health(self) -> Callable[[], None] | None:
-        """Called when the log has failed, before it is rebuilt, and after that: it may have lost records at its end."""
+        """Called when the log has failed, and again when it was rebuilt and may have lost records at its end."""
         return self._tasks.on_health
 
     @on_health.setter
@@ -95,14 +95,14 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """Return the leader epoch that clients see: the leader's while consumers can read this copy, else the log's."""
+        """Return the leader epoch for clients: the leader's while consumers may read this copy, else the log's."""
         return self.log.epochs.current if self.readable_epoch == NOT_READABLE else self.readable_epoch
 
     def let_read(self, leader_epoch: int) -> None:
-        """Let consumers read what this replica copies in a leader epoch; NOT_READABLE: no more."""
+        """Allow consumers to read this copy in a leader epoch; NOT_READABLE ends this."""
         if leader_epoch != self.readable_epoch:
             self.readable_epoch = leader_epoch
-            self.wake_all()  # fetches that name another epoch are refused
+            self.wake_all()  # fetches with another epoch are refused
 
     @property
     def disk(self) -> DiskWorkers:
@@ -147,7 +147,7 @@ class Partition:
     # -- exclusive use --
 
     def inside(self) -> AbstractContextManager[None]:
-        """Keep the log open and in place within the block, which uses it in a worker thread."""
+        """Keep the log open and in place while the block uses it in a worker thread."""
         return self._tasks.inside()
 
     @property
@@ -257,8 +257,8 @@ class Partition:
     def enlist(self, waiter: Waiter, *, committed: bool = False, to_log_end: bool = False) -> None:
         """Notify a waiter of new records and other changes, until `dismiss`.
 
-        They are new when they can be read: by consumers, with `committed` by readers of committed records, with
-        `to_log_end` by followers.
+        Records count when they become readable: for consumers, with `committed` for readers of committed records, with
+        `to_log_end` for followers.
         """
         self.waiters.enlist(waiter, committed=committed, to_log_end=to_log_end)
 
@@ -267,13 +267,13 @@ class Partition:
         self.waiters.dismiss(waiter)
 
     def wake_all(self) -> None:
-        """Let every waiting fetch check again: the partition is being retired, or has failed."""
+        """Wake every waiting fetch, because the partition is being retired or has failed."""
         self.waiters.wake()
 
     # -- index rebuilds --
 
     async def rebuilt(self, damage: IndexCorruptError) -> None:
-        """Rebuild the indexes of a segment, and wait for it. Raises StorageError as `rebuild`."""
+        """Rebuild the indexes of a segment and wait for the end. Raises StorageError, as `rebuild`."""
         self.rebuild(damage)
         while damage.base_offset in self._rebuilding:
             await self._tasks.changed()
@@ -353,7 +353,7 @@ class Partition:
             await trio.to_thread.run_sync(reopened.close_replaced)
             try:
                 await trio.to_thread.run_sync(log.durability.checkpoint_epochs)
-            except OSError as error:  # the log accepts appends all the same: batches record their epochs, too
+            except OSError as error:  # appends are accepted nevertheless: batches also contain their epochs
                 logger.warning("%s-%d: cannot write the leader epochs: %s", self.topic, self.index, error)
         return reopened
 
@@ -368,7 +368,7 @@ class Partition:
     async def relocate(self, move: LogMove, to: Destination) -> MovedLog | None:
         """Switch over to the copy that a move has made; None if that is not possible yet.
 
-        Appends are queued meanwhile. Raises OSError, and leaves the log where it was.
+        Appends are queued in the meantime. Raises OSError, and leaves the log where it was.
         """
         moved: MovedLog | None = None
         old: Sequence[Segment] = ()
@@ -414,7 +414,7 @@ class Partition:
     async def retire(self) -> None:
         """Finish pending work and wake waiting fetches, before the partition is deleted or the broker stops.
 
-        No task uses the log afterwards, so that it can be closed and its files renamed.
+        No task uses the log afterwards, so it can be closed and its files renamed.
         """
         self._tasks.retire()
         await self.appends.settled()

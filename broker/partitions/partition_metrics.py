@@ -1,4 +1,4 @@
-"""Declare the metrics that have a series per partition: opt-in, because a thousand partitions make thousands."""
+"""Declare the metrics with a series per partition: opt-in, because a thousand partitions make thousands of series."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -10,7 +10,7 @@ LABELS = ("topic", "partition")
 
 
 def declare_partition_metrics(metrics: Metrics, partitions: Iterable[Partition]) -> None:
-    """Register gauges that read the offsets and the size of every log when Prometheus scrapes."""
+    """Declare gauges that read the offsets and size of every log at each scrape."""
 
     def gauge(name: str, documentation: str, of: Callable[[PartitionLog], float]) -> None:
         def read() -> Iterator[tuple[tuple[str, ...], float]]:

@@ -1,6 +1,6 @@
-"""All topics and partitions of this broker, for the rest of it: lookup, topic changes, replicas, checkpoints.
+"""All topics and partitions of this broker: lookup, topic changes, replicas, checkpoints.
 
-`opening` starts and stops them, `availability` says which can be used, `topics.topics` changes topics. Blocking
+`opening` opens and closes them, `availability` tracks which can be used, `topics.topics` changes topics. Blocking
 work runs in worker threads; the maps change on the event loop only.
 """
 
@@ -67,7 +67,7 @@ class Partitions:
         self.node_id = settings.static.node_id
         self._storage = storage
         self._map = TopicMap(leads_all=node.is_alone)
-        # Looked up directly in loops over many partitions, where calls of `get` would cost more than the lookups.
+        # Used directly in loops over many partitions, where calls of `get` would cost more than the lookups.
         self.served: Mapping[TopicPartition, Partition] = self._map.partitions
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
@@ -109,7 +109,7 @@ class Partitions:
                 writer=writer,
                 publish=self.availability.publish,
             )
-        from warmlog.broker.cluster.node import ClusterNode  # a broker by itself needs neither
+        from warmlog.broker.cluster.node import ClusterNode  # only for members of a cluster
         from warmlog.broker.partitions.topics.shared_topics import SharedTopics
 
         assert isinstance(node, ClusterNode)
@@ -122,7 +122,7 @@ class Partitions:
 
     @property
     def settings(self) -> Settings:
-        """Return the broker's settings in force. Callers must not keep them."""
+        """Return the broker's current settings, which callers must not keep."""
         return self.live_settings.current
 
     @property
@@ -144,18 +144,18 @@ class Partitions:
         """Return the time in milliseconds since the epoch."""
         return self._storage.clock()
 
-    # -- finding --
+    # -- lookup --
 
     def get(self, topic: str, partition: int) -> Partition | None:
         """Return a partition that this broker leads, or None."""
         return self._map.partitions.get((topic, partition))
 
     def local(self, topic: str, partition: int) -> Partition | None:
-        """Return a partition that has a log here, whoever leads it, or None."""
+        """Return a partition that has a log here, whichever broker leads it, or None."""
         return self._map.local.get((topic, partition))
 
     def readable(self, topic: str, partition: int) -> Partition | None:
-        """Return a partition that consumers can read here, as this broker leads it or is in sync (KIP-392), or None."""
+        """Return a partition that consumers can read here (this broker leads it or is in sync, KIP-392), or None."""
         partition_or_none = self._map.partitions.get((topic, partition))
         if partition_or_none is None:
             local = self.local(topic, partition)
@@ -164,7 +164,7 @@ class Partitions:
         return partition_or_none
 
     def will_lead(self, topic: str, partition: int) -> bool:
-        """Whether this broker has been elected to lead a partition that `get` does not find: it prepares the log."""
+        """Whether this broker was elected to lead a partition that `get` does not find, and is preparing its log."""
         known = self._map.topics.get(topic)
         if known is None or self._node.is_alone or self._node.is_fenced or (topic, partition) in self._map.offline:
             return False
@@ -208,7 +208,7 @@ class Partitions:
         return not self._node.is_alone
 
     def exists(self, topic: str, partition: int) -> bool:
-        """Whether a partition exists, wherever it is, and online or not."""
+        """Whether a partition exists, on any broker, online or not."""
         known = self._map.topics.get(topic)
         return known is not None and 0 <= partition < known.partitions
 
@@ -234,7 +234,7 @@ class Partitions:
         return self._map.was_deleted(topic_id)
 
     def watch_topics(self, changed: Callable[[str], None]) -> None:
-        """Call a function with the name of each topic that is created, extended, configured or deleted from now on."""
+        """Register a function to call with the name of each topic that is created, extended, configured or deleted."""
         self._map.watchers.append(changed)
 
     @property
@@ -303,12 +303,12 @@ class Partitions:
     async def ensure(self, name: str) -> None:
         """Create a topic on first use, unless it exists.
 
-        Raises what `create` does, except TopicExistsError. Outside of a cluster also UnknownTopicError if data of such
-        a topic was found: the new topic would take it over, and the default retention could delete it.
+        Raises what `create` does, except TopicExistsError. Outside of a cluster also raises UnknownTopicError if there
+        is data of such a topic, which would become the new topic's, and which the default retention could delete.
         """
         if not self.has(name):
             if not self._storage.is_in_cluster and self._storage.directories.has_unserved(name):
-                raise UnknownTopicError(f"{name}: no such topic, but data of one; create it with its settings")
+                raise UnknownTopicError(f"{name}: no such topic, but there is data of one; create it with its settings")
             with suppress(TopicExistsError):
                 await self.create(name)
 
@@ -349,7 +349,7 @@ class Partitions:
     # -- replicas of a cluster --
 
     async def make_replica(self, topic: str, index: int) -> Partition:
-        """Create a log for a partition of a topic, or open what is there of it. Raises OSError, LogError."""
+        """Create or open the log of a replica. Raises OSError, LogError."""
         return await self._replica_logs.make(topic, index)
 
     async def drop_replica(self, partition: Partition) -> None:
@@ -357,16 +357,16 @@ class Partitions:
         await self._replica_logs.drop(partition)
 
     def may_be_offline(self, topic: str, index: int) -> bool:
-        """Whether a partition that has no log here may have one in a data directory that is offline."""
+        """Whether a partition without a log here may have one in an offline data directory."""
         return self._storage.directories.is_offline(topic, index)
 
     def was_cut(self, topic: str, index: int) -> bool:
-        """Whether a log was found shorter than the last clean stop has left it."""
+        """Whether a log is shorter than at the last clean stop."""
         return (topic, index) in self._storage.cut
 
     @property
     def has_offline_directories(self) -> bool:
-        """Whether a data directory is offline."""
+        """Whether any data directory is offline."""
         return bool(self._storage.directories.offline)
 
     # -- startup and shutdown --

@@ -50,14 +50,14 @@ class Guards(Protocol):
     """Guards with which batches may begin a transaction in their partitions (`broker.log.producers.transactions`)."""
 
     def open(self) -> None:
-        """Open them, before the coordinator is asked."""
+        """Open guards before the coordinator is queried."""
 
     def lapsed(self) -> Iterable[TopicPartition]:
-        """Return the partitions in which a marker was written since, and no transaction of the producer has begun."""
+        """Return the partitions with a marker written since `open` and no open transaction of the producer."""
 
 
 class Admission:
-    """Asks the coordinator of a transaction about partitions: this broker's, or another one."""
+    """Queries a transaction's coordinator, here or on another broker, about partitions."""
 
     def __init__(
         self, coordinator: Coordinator, settings: Settings, peers: Peers | None, elsewhere: RemoteCoordinators | None
@@ -81,8 +81,8 @@ class Admission:
         A partition is added for clients that rely on the broker to add it; others must have added it before.
 
         Waits briefly until the previous transaction is complete: a client would back off for longer. Its markers
-        invalidate guards. Where another broker coordinates the transaction, a marker may be written here while the
-        answer is on its way; such an answer counts as CONCURRENT_TRANSACTIONS.
+        invalidate guards. If another broker coordinates the transaction, a marker may be written here before its answer
+        arrives; such an answer counts as CONCURRENT_TRANSACTIONS.
         """
         if not self._must_ask(support):
             guards.open()

@@ -33,9 +33,9 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import NO_TIMEOUT_MS, TransactionVersion
 
-IDS_A_STEP = 500  # looked at between two turns of the event loop
+IDS_A_STEP = 500  # ids examined between two checkpoints
 MAX_ID_BYTES = 32_767  # the limit of a record's key
-EFFECTS_A_STEP = 10  # caused between two turns: each ends in several writes
+EFFECTS_A_STEP = 10  # effects caused between two checkpoints: each leads to several writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +65,20 @@ class Shards(Protocol):
     """The log partitions that this broker leads, by transactional id."""
 
     def shards(self) -> list[TransactionShard]:
-        """Return all of them."""
+        """Return all shards."""
 
     def shard_at(self, index: int) -> TransactionShard | None:
-        """Return that of a log partition."""
+        """Return the shard of a log partition."""
 
     def shard_of(self, name: str) -> TransactionShard | None:
-        """Return that of a transactional id."""
+        """Return the shard of a transactional id."""
 
     def availability(self, name: str) -> ErrorCode:
         """Return NONE, or the code that answers requests for an id."""
 
     @property
     def is_loading(self) -> bool:
-        """Whether one of them is being read."""
+        """Whether a shard is being loaded."""
 
 
 class TransactionCoordinator:
@@ -110,7 +110,7 @@ class TransactionCoordinator:
     # -- log partitions --
 
     def resume(self, shard: TransactionShard, now_ms: int) -> Iterator[None]:
-        """Complete the decided transactions of a log partition that was read; yields periodically."""
+        """Complete the decided transactions of a loaded log partition; yields periodically."""
         for count, transaction in enumerate(list(shard.transactions.values()), 1):
             transaction.resume(now_ms)
             self._collect(transaction)
@@ -118,7 +118,7 @@ class TransactionCoordinator:
                 yield
 
     def close(self, shard: TransactionShard) -> None:
-        """Give up a log partition that another broker leads or that is offline.
+        """Unload a log partition that another broker leads or that is offline.
 
         Waiting requests get NOT_COORDINATOR.
         """
@@ -135,12 +135,12 @@ class TransactionCoordinator:
     # -- requests --
 
     def knows(self, transactional_id: str) -> bool:
-        """Whether a transactional id exists, or this broker cannot tell since it does not coordinate it."""
+        """Whether a transactional id exists; True also if another broker coordinates it."""
         is_available = self.availability(transactional_id) is ErrorCode.NONE
         return not is_available or self._find(transactional_id) is not None
 
     def may_need_producer_id(self, transactional_id: str) -> bool:
-        """Whether a request for an id may take a producer id: it is new here, or its epochs are used up."""
+        """Whether a request may need a new producer id: the transactional id is new, or its epochs are used up."""
         transaction = self._find(transactional_id)
         return transaction is None or transaction.metadata.is_exhausted
 
@@ -193,7 +193,7 @@ class TransactionCoordinator:
         limits = self._limits
         others = sum([shard.partition_count for shard in self._served()]) - transaction.partition_count
         most = min(limits.max_partitions, limits.max_partitions_in_all - others)
-        if len(partitions) > limits.max_partitions:  # not even looked at
+        if len(partitions) > limits.max_partitions:  # refused without examining them
             self._effects.append(Answer(waiter, ErrorCode.POLICY_VIOLATION))
             return
         transaction.add_partitions(
@@ -237,7 +237,7 @@ class TransactionCoordinator:
 
     @property
     def is_loading(self) -> bool:
-        """Whether some log partition is being read: then ListTransactions answers COORDINATOR_LOAD_IN_PROGRESS."""
+        """Whether a log partition is being loaded: then ListTransactions answers COORDINATOR_LOAD_IN_PROGRESS."""
         return self._shards.is_loading
 
     def select(
@@ -311,7 +311,7 @@ class TransactionCoordinator:
             self._collect(transaction)
 
     def retry(self, effect: RetryLater) -> None:
-        """Repeat what failed."""
+        """Repeat the failed markers or append."""
         transaction = self._present(effect.source)
         if transaction is not None:
             transaction.retry()
@@ -340,7 +340,7 @@ class TransactionCoordinator:
         return None
 
     def _present(self, source: EffectSource) -> Transaction | None:
-        """Return the automaton that requested an effect; None if the term of its log partition is over."""
+        """Return the automaton that requested an effect; None if its log partition's term has ended."""
         shard = self._shards.shard_at(source.term.index)
         if shard is None or shard.term is not source.term:
             return None

@@ -10,7 +10,7 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionVersion
 
-Waiter: TypeAlias = Hashable  # whoever sent a request; opaque here
+Waiter: TypeAlias = Hashable  # the sender of a request; opaque here
 
 
 class ProducerIdSource(Protocol):
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 class Append(NamedTuple):
     """Append a state to `__transaction_state` with acks=all; then call `TransactionCoordinator.appended`.
 
-    `value`: None writes a tombstone. One append per transactional id is under way at most.
+    `value`: None writes a tombstone. At most one append per transactional id is in flight.
     """
 
     source: EffectSource
@@ -59,7 +59,7 @@ class Append(NamedTuple):
 class WriteMarkers(NamedTuple):
     """End a transaction in these partitions with a control batch; then call `TransactionCoordinator.markers_written`.
 
-    The result of each partition may be reported by itself. A partition that the catalog no longer has counts as
+    Results may be reported per partition. A partition that the catalog no longer has counts as
     written (NONE). `version` decides whether a partition takes a marker of an epoch that it has already seen.
     """
 
@@ -79,8 +79,8 @@ class RetryLater(NamedTuple):
 class Stuck(NamedTuple):
     """Report that a decided transaction cannot be completed by this coordinator.
 
-    TRANSACTION_COORDINATOR_FENCED: a newer coordinator does it. Any other error needs an operator; the transactional id
-    answers CONCURRENT_TRANSACTIONS until its log partition is loaded again.
+    TRANSACTION_COORDINATOR_FENCED: a newer coordinator completes it. Any other error needs an operator; requests for
+    the transactional id get CONCURRENT_TRANSACTIONS until its log partition is loaded again.
     """
 
     source: EffectSource

@@ -35,7 +35,7 @@ from warmlog.broker.transactions.metadata import LAST_CLIENT_EPOCH, PREPARED, Me
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.records.markers import Outcome
 
-DECIDE: Final = None  # beside codes; NONE: it is done already
+DECIDE: Final = None  # a result besides error codes; NONE: already done
 
 _DONE = {State.COMPLETE_COMMIT: Outcome.COMMIT, State.COMPLETE_ABORT: Outcome.ABORT}
 _DECIDED = {State.PREPARE_COMMIT: Outcome.COMMIT, State.PREPARE_ABORT: Outcome.ABORT}
@@ -79,7 +79,7 @@ def check_end_v5(metadata: Metadata, *, is_changing: bool, producer: Producer, o
 
 
 def _is_valid(metadata: Metadata, producer: Producer, *, is_retry: bool) -> bool:
-    """Whether the epoch is one that a client may have in this state."""
+    """Whether a client may have this epoch in this state."""
     is_present = metadata.producer_epoch == producer.epoch
     if metadata.state in PREPARED:
         return metadata.producer_epoch == producer.epoch + 1

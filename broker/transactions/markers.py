@@ -28,7 +28,7 @@ from warmlog.protocol.transactions import TransactionVersion
 
 logger = logging.getLogger(__name__)
 
-MARKERS_PER_STEP = 32  # between two checkpoints: 2 ms
+MARKERS_PER_STEP = 32  # partitions between two checkpoints: 2 ms
 
 Written: TypeAlias = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
@@ -59,7 +59,7 @@ def append_marker(partition: Partition, marker: Marker) -> Append:
             outcome=marker.outcome,
             raises_epoch=marker.version is TransactionVersion.TV_2,
         ),
-        UNLIMITED_MS,  # offsets that it commits count from then on, however late
+        UNLIMITED_MS,  # the offsets that it commits are valid from then on, even if this is late
     )
 
 
@@ -125,7 +125,7 @@ class MarkerWriter:
             self._writer.spawn(partial(self._report_later, waiting, marker, written))
 
     async def _report_later(self, waiting: dict[TopicPartition, Append], marker: Marker, written: Written) -> None:
-        """Report each append when it is settled, so that slow replicas of one partition do not hold up the others."""
+        """Report each append when it is settled, so that slow replicas of one partition do not delay the others."""
         while waiting:
             settled = trio.Event()
             for append in waiting.values():

@@ -29,7 +29,7 @@ PREVIOUS_STATES: Mapping[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
     State.ONGOING: frozenset({State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
     State.PREPARE_COMMIT: frozenset({State.ONGOING}),
-    # Since KIP-890 a client that does not know where it stands may abort a transaction that has no partitions.
+    # Since KIP-890 a client that does not know its state may abort a transaction that has no partitions.
     State.PREPARE_ABORT: frozenset({State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
     State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
@@ -47,9 +47,9 @@ def is_exhausted(epoch: int) -> bool:
 
 
 def _last_epoch(stored: StoredTransaction) -> int:
-    """Return the epoch before the last bump, if a record tells: it is not stored, but an end raises epochs by one.
+    """Return the epoch before the last increment if it can be derived: it is not stored, but an end adds one.
 
-    So a producer that did not learn of its end may continue. Kafka fences it if the coordinator has changed since.
+    So a producer that got no answer to its end may continue. Kafka fences it if the coordinator has changed since.
     """
     if not stored.client_version.bumps_epochs or stored.state not in PREPARED | COMPLETE:
         return NO_PRODUCER_EPOCH
@@ -64,9 +64,9 @@ class Metadata:
 
     producer_id: int
     previous_producer_id: int = NO_PRODUCER_ID
-    next_producer_id: int = NO_PRODUCER_ID  # takes over when the markers of the last epoch are written
+    next_producer_id: int = NO_PRODUCER_ID  # becomes the producer id when the markers of the last epoch are written
     producer_epoch: int = NO_PRODUCER_EPOCH
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # by which a retry of the last bump is recognized; see `_last_epoch`
+    last_producer_epoch: int = NO_PRODUCER_EPOCH  # identifies a retry of the last increment; see `_last_epoch`
     timeout_ms: int
     state: State = State.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
@@ -138,9 +138,9 @@ class Metadata:
         )
 
     def with_next_epoch(self, expected_epoch: int | None, *, timeout_ms: int, now_ms: int) -> Self | None:
-        """Raise the epoch for a producer that initializes; None if `expected_epoch` is that of a fenced one.
+        """Raise the epoch for a producer that initializes; None if `expected_epoch` belongs to a fenced one.
 
-        A producer that names the epoch before the current one retries a request that succeeded: it gets the same
+        A producer that sends the epoch before the current one is retrying a request that succeeded, and gets the same
         epoch again.
         """
         assert not self.is_exhausted

@@ -1,4 +1,4 @@
-"""Transactions across brokers: markers for partitions, and questions about ids, that other brokers are responsible for.
+"""Transactions across brokers: send markers for partitions that others lead, and query coordinators of other brokers.
 
 Source: kafka.coordinator.transaction.TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler,
 kafka.server.AddPartitionsToTxnManager (KIP-890).
@@ -29,12 +29,12 @@ from warmlog.protocol.transactions import (
     WriteTxnMarkersResponse,
 )
 
-# Connections of their own: brokers answer in order, and a marker waits for the in-sync replicas of its partition.
+# Separate connections: brokers answer in order, and a marker waits for the in-sync replicas of its partition.
 MARKERS: Final = -1
 QUESTIONS: Final = -2
-MAX_MARKERS = 100  # in one request
+MAX_MARKERS = 100  # per request
 MAX_QUESTIONS = 50
-ANSWER_LIMIT_S = 30.0  # for a question; clients wait no longer
+ANSWER_LIMIT_S = 30.0  # of a query; clients do not wait longer
 
 
 class _Item(NamedTuple):
@@ -44,7 +44,7 @@ class _Item(NamedTuple):
 
 
 class RemoteMarkers:
-    """Lets other brokers write markers. `run` is the task."""
+    """Sends markers to other brokers. `run` is the task."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -55,9 +55,9 @@ class RemoteMarkers:
         await self._queue.run()
 
     def write(self, broker: int, marker: Marker, topic_partitions: Sequence[TopicPartition], written: Written) -> None:
-        """Let a broker write a marker to partitions; `written` is called with the outcome of each.
+        """Have a broker write a marker to partitions; `written` is called with the outcome of each.
 
-        It is NOT_LEADER_OR_FOLLOWER if the broker does not answer, and where it does not know the partition (yet).
+        It is NOT_LEADER_OR_FOLLOWER if the broker does not answer, or does not know the partition (yet).
         """
         self._queue.put(broker, _Item(marker, topic_partitions, written))
 
@@ -89,7 +89,7 @@ def _marker_request(item: _Item) -> MarkersOfTransaction:
 
 
 def _written(response: WriteTxnMarkersResponse) -> Mapping[int, Mapping[TopicPartition, ErrorCode]]:
-    """Return the outcomes by producer id. A partition that is unknown there was not deleted: this broker knows it."""
+    """Return the outcomes by producer id. A partition unknown to the peer was not deleted: this broker knows it."""
     by_producer: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for marker in response.markers:
         results = by_producer.setdefault(marker.producer_id, {})
@@ -100,7 +100,7 @@ def _written(response: WriteTxnMarkersResponse) -> Mapping[int, Mapping[TopicPar
 
 
 class _Question:
-    """A question to the coordinator of an id, with its answer."""
+    """A query to the coordinator of an id, with its answer."""
 
     __slots__ = ("answered", "errors", "requested")
 
@@ -111,7 +111,7 @@ class _Question:
 
 
 class RemoteCoordinators:
-    """Asks coordinators on other brokers. `run` is the task."""
+    """Queries coordinators on other brokers. `run` is the task."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
@@ -130,7 +130,7 @@ class RemoteCoordinators:
         *,
         verify_only: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Let the coordinator of an id look up partitions in its transaction, or add them; return the outcome of each.
+        """Have the coordinator of an id verify partitions of its transaction, or add them; return the outcome of each.
 
         It is COORDINATOR_NOT_AVAILABLE if the broker does not answer.
         """

@@ -1,4 +1,4 @@
-"""Assign producer ids, each at most once, even across crashes.
+"""Allocate producer ids, each at most once, even across crashes.
 
 Source: org.apache.kafka.coordinator.transaction.ProducerIdManager.
 """
@@ -16,7 +16,7 @@ BLOCK_SIZE = 1000  # ids per commit of the metadata store, as in Kafka; at most 
 
 
 class NoProducerIdsError(ProtocolError):
-    """The store of the cluster does not answer: as with Kafka, clients try again."""
+    """The cluster's store does not answer: clients retry, as with Kafka."""
 
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
@@ -30,7 +30,7 @@ class ProducerIds:
         self._largest_known = largest_known
         self._lock = trio.Lock()
         self._block = range(0)
-        self._at_least: int | None = None  # logs that came from another broker have ids below this
+        self._at_least: int | None = None  # logs copied from another broker have ids below this
 
     def take(self) -> int | None:
         """Return an id, or None if `prepare` has to be awaited first."""

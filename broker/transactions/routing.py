@@ -1,7 +1,7 @@
-"""Send each marker of this broker's coordinator to the leader of its partition: here, or on another broker.
+"""Send each marker of this broker's coordinator to the leader of its partition, here or on another broker.
 
-A marker whose partition has no leader, or another one meanwhile, is reported as failed. The coordinator then tries
-again, and it is routed anew.
+A marker whose partition has no leader, or a new one, is reported as failed. The coordinator then retries, and the
+marker is routed to the current leader.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -48,9 +48,9 @@ logger = logging.getLogger(__name__)
 
 MAX_PARTITIONS_ENCODED_HERE = 500  # about 4 ms; a thread encodes more
 WARNING_PAUSE_S = 10.0
-RETRY_PAUSE_S = 0.1  # before a failed marker or completion is written again
+RETRY_PAUSE_S = 0.1  # pause before a failed marker or completion is written again
 RETRIES_PER_STEP = 10
-ANSWER_LIMIT_S = 15.0  # for a request whose record the replicas do not have yet; clients and brokers wait for 30
+ANSWER_LIMIT_S = 15.0  # timeout of a request whose record is not replicated yet; clients and brokers wait for 30
 
 
 class TransactionService:
@@ -90,7 +90,7 @@ class TransactionService:
         )
         self.coordinator = TransactionCoordinator(self.runtime, ids, limits)
         self._retries: list[RetryLater] = []
-        self._stored: dict[str, trio.lowlevel.ParkingLot] = {}  # tasks that wait for the next state of an id
+        self._stored: dict[str, trio.lowlevel.ParkingLot] = {}  # tasks waiting for the next state of an id
         self._has_retries = trio.Event()
         self._next_warning_at = -math.inf
         self._effects: EffectLoop[Effect] = EffectLoop(self._carry_out)
@@ -122,19 +122,19 @@ class TransactionService:
     # -- log partitions --
 
     def begin(self, term: Term) -> TransactionShard:
-        """Begin to serve a log partition, without ids."""
+        """Begin a term of a log partition, without ids."""
         return TransactionShard(term)
 
     def loaded(self, shard: TransactionShard) -> Iterator[None]:
         """Complete the decided transactions of a log partition, once all its records have been replayed.
 
-        An id whose records are all malformed is served as a new one: its producers are not fenced, and a transaction of
-        it stays open.
+        An id whose records are all malformed is served as a new one: its producers are not fenced, and its transaction
+        stays open.
         """
         return self._in_steps(self.coordinator.resume(shard, self._clock()))
 
     def close(self, shard: TransactionShard) -> Iterator[None]:
-        """Answer the requests that wait for ids of a log partition with NOT_COORDINATOR."""
+        """Answer waiting requests for ids of a log partition with NOT_COORDINATOR."""
         self.coordinator.close(shard)
         self.apply_effects()
         return iter(())
@@ -142,7 +142,7 @@ class TransactionService:
     # -- features --
 
     def feature_changed(self, name: str, level: int) -> None:
-        """Take over the finalized level of `transaction.version`; ignore other features."""
+        """Apply the finalized level of `transaction.version`; ignore other features."""
         if name == TRANSACTION_FEATURE:
             self.coordinator.level = TransactionVersion(level)
 
@@ -196,7 +196,7 @@ class TransactionService:
             logger.warning(text)
 
     def leads(self, transactional_id: str) -> bool:
-        """Whether this broker coordinates an id; one by itself coordinates all."""
+        """Whether this broker coordinates an id; a broker by itself coordinates all."""
         return not self._partitions.is_clustered or self.runtime.leads(transactional_id)
 
     def partition_of(self, transactional_id: str) -> int:
@@ -231,7 +231,7 @@ class TransactionService:
         waiter = PendingAnswer(Answer(None, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         ask(waiter)
         self.apply_effects()
-        return await waiter.wait(ANSWER_LIMIT_S)  # what was begun is completed all the same
+        return await waiter.wait(ANSWER_LIMIT_S)  # a transition that has begun is completed regardless
 
     # -- effects --
 
@@ -250,7 +250,7 @@ class TransactionService:
         match effect:
             case Answer(waiter=waiter):
                 assert isinstance(waiter, PendingAnswer)
-                waiter.settle(effect._replace(waiter=None))  # no cycle
+                waiter.settle(effect._replace(waiter=None))  # avoids a reference cycle
             case Append(value=value):
                 if value is not None and len(value.partitions) > MAX_PARTITIONS_ENCODED_HERE:
                     self.runtime.spawn(partial(self._append_large, effect))

@@ -11,7 +11,7 @@ from warmlog.broker.transactions.metadata import Metadata, State
 from warmlog.broker.transactions.state import Transaction
 from warmlog.protocol.kafka.transaction_records import StoredTransaction
 
-FREED_PER_STEP = 1000  # ids, between two checkpoints: 2 ms
+FREED_PER_STEP = 1000  # ids between two checkpoints: 2 ms
 
 
 class TransactionShard:
@@ -23,9 +23,9 @@ class TransactionShard:
         """Begin without ids."""
         self.term = term
         self.transactions: dict[str, Transaction] = {}
-        self.open: dict[str, Transaction] = {}  # those that can time out
-        self.waiting: dict[str, Transaction] = {}  # those with a request that is not answered
-        self.partition_count = 0  # of all transactions
+        self.open: dict[str, Transaction] = {}  # ids with an open transaction, which can time out
+        self.waiting: dict[str, Transaction] = {}  # ids with an unanswered request
+        self.partition_count = 0  # partitions of all transactions
         self._closed: dict[str, Transaction] = {}
 
     @property
@@ -41,14 +41,14 @@ class TransactionShard:
         return transaction
 
     def replay(self, name: str, row: StoredTransaction, _offset: int) -> None:
-        """Take over the latest state of an id."""
+        """Set the latest state of an id."""
         self.create(name, Metadata.restore(row))
 
     def replay_pending(self, producer_id: int, name: str, row: StoredTransaction, offset: int) -> None:
-        """Ignore a record that no coordinator has written: states are not part of transactions."""
+        """Ignore a transactional record: no coordinator writes states in transactions."""
 
     def changed(self, transaction: Transaction) -> None:
-        """Count an id after each call of its automaton."""
+        """Update the counts after each call of an id's automaton."""
         count = transaction.partition_count
         self.partition_count += count - transaction.counted_partitions
         transaction.counted_partitions = count
@@ -63,14 +63,14 @@ class TransactionShard:
                 there.pop(name, None)
 
     def close(self) -> list[Transaction]:
-        """Serve the ids no longer; return those with a request that waits."""
+        """Stop serving the ids; return those with a waiting request."""
         waiting = list(self.waiting.values())
         self._closed = self._closed or self.transactions
         self.transactions, self.open, self.waiting, self.partition_count = {}, {}, {}, 0
         return waiting
 
     def free(self) -> Iterator[None]:
-        """Free the ids in steps, once they are closed."""
+        """Free the ids in steps, after `close`."""
         while self._closed:
             for _ in range(min(len(self._closed), FREED_PER_STEP)):
                 self._closed.popitem()

@@ -12,7 +12,7 @@
 
     With KIP-890 Empty and Complete… lead to PrepareAbort, too: an abort is always possible.
 
-Every transition is appended to the log before it counts. Until then it is pending, and all further requests are
+A transition takes effect when it is appended to the log. Until then it is pending, and all further requests are
 answered with CONCURRENT_TRANSACTIONS. An outcome is final once it is in the log: the client is answered, the markers
 are written, and then the completion is appended, which is pending from the decision on.
 
@@ -22,8 +22,8 @@ by `markers_written` for all its partitions, each `RetryLater` by `retry`.
 Invariants:
 1. One transition is pending at most, hence one append per transactional id.
 2. Each request is answered exactly once.
-3. `metadata` is what the log holds, except for `last_producer_epoch`, for partitions that have their marker already,
-   and for an epoch raised by a fencing (before KIP-890) whose append failed: no producer gets it.
+3. `metadata` equals the log, except for `last_producer_epoch`, for partitions that already have their marker, and for
+   an epoch raised by a fencing (before KIP-890) whose append failed: no producer gets it.
 4. A request with a stale producer id or epoch appends nothing.
 5. Once an outcome is in the log no other one can be decided before its completion is in the log.
 
@@ -54,16 +54,16 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionVersion
 
-# A partition without records of the producer can refuse its marker for its format; it needs none.
+# A partition without records of the producer may refuse a marker because of its format; it needs none.
 _NEEDS_NO_MARKER = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
-# Refusals that no retry changes: the producer or the coordinator has a successor.
+# Permanent refusals: the producer or the coordinator has a successor.
 _SUPERSEDED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
 class _Purpose(Enum):
     INITIALIZE = auto()
     ADD = auto()
-    END = auto()  # asked for by the client
+    END = auto()  # requested by the client
     FENCE = auto()  # an abort on behalf of a new producer, or for a timeout
     COMPLETE = auto()
     EXPIRE = auto()
@@ -98,9 +98,9 @@ class Transaction:
         self.source = source
         self.metadata = metadata
         self.is_expired = False  # its tombstone is in the log
-        self.counted_partitions = 0  # what the coordinator has counted of `partition_count`
+        self.counted_partitions = 0  # the part of `partition_count` that the coordinator has counted
         self._pending: _Pending | None = None
-        self._in_flight: frozenset[TopicPartition] = frozenset()  # markers that are being written
+        self._in_flight: frozenset[TopicPartition] = frozenset()  # markers being written
         self._must_retry = False
         self._is_stuck = False
         self._has_failed_fence = False
@@ -120,7 +120,7 @@ class Transaction:
 
     @property
     def has_waiter(self) -> bool:
-        """Whether a request is to be answered once the pending transition is in the log."""
+        """Whether a request waits for the pending transition to be in the log."""
         return self._pending is not None and self._pending.waiter is not None
 
     @property
@@ -140,7 +140,7 @@ class Transaction:
         level: TransactionVersion,
         now_ms: int,
     ) -> None:
-        """InitProducerId: give the id to a producer and fence all before it. An open transaction is aborted first.
+        """InitProducerId: assign the id to a producer and fence all earlier ones. An open transaction is aborted first.
 
         `expected`: the producer that continues after an error (KIP-360). `level`: the broker's `transaction.version`.
         """
@@ -157,7 +157,7 @@ class Transaction:
             self._reinitialize(expected, timeout_ms, waiter, ids, now_ms)
 
     def _may_continue(self, expected: Producer) -> bool:
-        """Whether a producer that names an id and an epoch may be the current one; the epoch is checked later."""
+        """Whether a producer with this id and epoch may be the current one; the epoch is checked later."""
         metadata = self.metadata
         has_moved_on = metadata.previous_producer_id == expected.id and is_exhausted(expected.epoch)
         is_new = metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -203,7 +203,7 @@ class Transaction:
         """
         metadata = self.metadata
         if self._pending is not None:
-            # With KIP-890 the producer may be the one that the pending transition makes: it is not looked at yet.
+            # With KIP-890 the producer may be the one that the pending transition creates, so it is not checked yet.
             self._answer(waiter, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif metadata.producer_id != producer.id:
             self._answer(waiter, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -285,7 +285,7 @@ class Transaction:
             self._fence(None, ids, level, now_ms)
 
     def expire(self, unused_since_ms: int) -> None:
-        """Remove the transactional id if nothing has happened to it since then and no transaction is open."""
+        """Remove the transactional id if it was not used since then and no transaction is open."""
         metadata = self.metadata
         if self._pending is None and metadata.state in EXPIRABLE and metadata.updated_ms <= unused_since_ms:
             self._append(_Pending(_Purpose.EXPIRE, None))
@@ -328,7 +328,7 @@ class Transaction:
             case _Purpose.END | _Purpose.FENCE:
                 completed = self._begin_completion(now_ms)
                 if pending.purpose is _Purpose.FENCE:
-                    # The client tries again until the abort is over, and is given a producer of its own then.
+                    # The client retries until the abort is complete, and then gets a producer of its own.
                     self._answer(pending.waiter, ErrorCode.CONCURRENT_TRANSACTIONS)
                 elif completed.client_version.bumps_epochs:
                     self._answer(pending.waiter, ErrorCode.NONE, completed)
@@ -347,12 +347,12 @@ class Transaction:
             return
         self._pending = None
         if pending.purpose is _Purpose.FENCE and pending.target is not None:
-            # The raised epoch was given to nobody, so the next attempt uses it again. With KIP-890 it was not raised.
+            # No producer got the raised epoch, so the next attempt reuses it. With KIP-890 it was not raised.
             self._has_failed_fence = not pending.target.client_version.bumps_epochs
         self._answer(pending.waiter, error)
 
     def resume(self, now_ms: int) -> None:
-        """Complete a transaction that was decided, but not completed, when the log was loaded."""
+        """Complete a transaction that had been decided but not completed when the log was loaded."""
         if self.metadata.state in PREPARED and self._pending is None:
             self._begin_completion(now_ms)
             self._go_on()
@@ -384,7 +384,7 @@ class Transaction:
             self._go_on()
 
     def give_up(self, error: ErrorCode) -> None:
-        """Answer the waiting request: the log partition is unloaded. The automaton must not be used afterwards."""
+        """Answer the waiting request because the log partition is unloaded; the automaton must not be used again."""
         if self._pending is not None and self._pending.waiter is not None:
             self._answer(self._pending.waiter, error)
 

@@ -1,7 +1,7 @@
-"""Codes of the transaction coordinator as answers to Produce and TxnOffsetCommit (KIP-890).
+"""Translate error codes of the transaction coordinator for Produce and TxnOffsetCommit (KIP-890).
 
-A transactional batch of a producer without an open transaction in the partition is not appended before the coordinator
-has agreed. The coordinator's errors are translated to codes that the client can handle.
+A transactional batch of a producer without an open transaction in the partition is appended only after the coordinator
+has agreed. Its errors are translated to codes that the client can handle.
 
 Source: org.apache.kafka.server.transaction.AddPartitionsToTxnManager, kafka.server.ReplicaManager (Kafka 4.3.1).
 """
@@ -15,13 +15,13 @@ class TransactionSupport(IntEnum):
     """The part of KIP-890 that a client supports, by the version of its request."""
 
     VERIFIED = 0  # adds partitions beforehand
-    ABORTABLE = 1  # the same, and knows TRANSACTION_ABORTABLE
-    ADDING = 2  # never adds partitions: the first batch does
+    ABORTABLE = 1  # the same, and handles TRANSACTION_ABORTABLE
+    ADDING = 2  # never adds partitions: the first batch adds its partition
 
 
 _FIRST_VERSIONS = {"produce": (11, 12), "txn_offset_commit": (4, 5)}
 
-# The coordinator may answer otherwise soon. Old clients retry this code, without asking for metadata first.
+# The coordinator may soon answer differently. Old clients retry this code without refreshing metadata.
 _PASSING = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,

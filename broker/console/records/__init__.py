@@ -1,1 +1,1 @@
-"""Records for the console: read and filtered within budgets, shown as text or in hexadecimal digits."""
+"""Read and filter records for the console within budgets, and show them as text or hexadecimal digits."""

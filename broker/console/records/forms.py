@@ -1,4 +1,4 @@
-"""Decode batches for the console, and show bytes: printable UTF-8 as text, all else in hexadecimal digits."""
+"""Decode batches for the console, and show bytes: printable UTF-8 as text, others as hexadecimal digits."""
 
 import unicodedata
 from collections import deque
@@ -16,7 +16,7 @@ from warmlog.protocol.records.markers import end_marker
 from warmlog.protocol.records.reader import decode_batch
 from warmlog.protocol.records.record import Buffer, Record
 
-MAX_DECODED_BYTES: Final = 16 << 20  # decompressed, of a batch and of all keys and values of a slice
+MAX_DECODED_BYTES: Final = 16 << 20  # decompressed bytes: of a batch, and of all keys and values of a slice
 PREVIEW_BYTES: Final = 1024  # of a key, a value or a header
 MAX_HEADERS: Final = 50  # of a record
 MAX_SHOWN_BYTES: Final = 1 << 20  # of a list
@@ -28,7 +28,7 @@ _Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 class ShownRecord(NamedTuple):
-    """A record, the base offset of its batch, and the marker of a transaction that it is."""
+    """A record, the base offset of its batch, and the kind of transaction marker, if it is one."""
 
     record: Record
     batch: int
@@ -39,8 +39,8 @@ class ShownRecord(NamedTuple):
 class Decoded(Generic[F]):
     """The records of a slice that match the query.
 
-    `next_offset` follows the last batch that was read; None: there was none. `skipped` says which batches were not
-    readable. `size` is that of all keys and values that were decompressed.
+    `next_offset` follows the last batch that was read; None if there was none. `skipped` lists unreadable batches.
+    `size` is that of all decompressed keys and values.
     """
 
     records: Sequence[F]
@@ -52,7 +52,7 @@ class Decoded(Generic[F]):
 class Wanted(NamedTuple, Generic[F]):
     """Up to `most` of the records with offsets in [first, end) that `keeps` accepts: the oldest, or the `newest`.
 
-    Each is turned into what is kept of it by `form` at once, so that no more than one value is in memory.
+    `form` immediately converts each record to what is kept of it, so that only one value is in memory at a time.
     """
 
     first: int
@@ -66,7 +66,7 @@ class Wanted(NamedTuple, Generic[F]):
 def decode_slice(data: Buffer, wanted: Wanted[F]) -> Decoded[F]:
     """Decode the records that are wanted, until MAX_DECODED_BYTES were decompressed.
 
-    In a thread; it pauses between pieces of work.
+    Call it in a thread; it pauses between pieces of work.
     """
     chosen = _Chosen(wanted)
     skipped: list[str] = []
@@ -86,18 +86,18 @@ def decode_slice(data: Buffer, wanted: Wanted[F]) -> Decoded[F]:
 
 
 class _Enough(Exception):  # noqa: N818  # not an error
-    """The rest of a batch is not wanted."""
+    """No further records of the batch are wanted."""
 
 
 class _Chosen(Generic[F]):
-    """The records of a slice that are wanted."""
+    """The wanted records of a slice."""
 
     _header: BatchHeader
 
     def __init__(self, wanted: Wanted[F]) -> None:
         self.records = deque[F](maxlen=wanted.most)
         self.size = 0
-        self._batch = deque[F](maxlen=wanted.most)  # those of the batch that is being decoded
+        self._batch = deque[F](maxlen=wanted.most)  # records of the batch being decoded
         self._wanted = wanted
         self._pieces = Pieces()
 
@@ -107,7 +107,7 @@ class _Chosen(Generic[F]):
         return not self._wanted.newest and len(self.records) + len(self._batch) >= self._wanted.most
 
     def decode(self, data: Buffer, position: int, header: BatchHeader) -> None:
-        """Add the records of a batch that are wanted, all or none. Raises ProtocolError."""
+        """Add the wanted records of a batch, all or none. Raises ProtocolError."""
         self._header = header
         self._batch.clear()
         with suppress(_Enough):
@@ -119,7 +119,7 @@ class _Chosen(Generic[F]):
         self._batch.clear()
 
     def _take(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: _Headers) -> None:
-        """Keep a record that is wanted. Raises _Enough after the last one."""
+        """Keep a wanted record. Raises _Enough after the last one."""
         if offset >= self._wanted.end or self.is_full:
             raise _Enough
         self._pieces.pause()
@@ -154,7 +154,7 @@ def _control(header: BatchHeader, record: Record) -> str | None:
 
 
 def fitting(forms: Sequence[RecordForm]) -> int:
-    """Return how many of these records, from the first on, an answer may hold: at least one."""
+    """Return how many of these records, at least one, fit into an answer."""
     size = 0
     for count, form in enumerate(forms):
         size += _shown_bytes(form)
@@ -185,7 +185,7 @@ def record_form(shown: ShownRecord, preview: int = PREVIEW_BYTES) -> RecordForm:
 
 
 def bytes_form(data: bytes | None, preview: int = PREVIEW_BYTES) -> BytesForm | None:
-    """Return the first bytes as text or in hexadecimal digits."""
+    """Return the first bytes as text or hexadecimal digits."""
     if data is None:
         return None
     head = bytes(data[:preview])
@@ -196,7 +196,7 @@ def bytes_form(data: bytes | None, preview: int = PREVIEW_BYTES) -> BytesForm | 
 
 
 def _printable(data: bytes, *, is_cut: bool) -> str | None:
-    """Return the text that bytes are, without a character that was cut off; None if they are something else."""
+    """Return bytes as text, without a character that is cut off at the end; None if they are not printable UTF-8."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

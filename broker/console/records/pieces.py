@@ -1,14 +1,14 @@
 """Divide a thread's work into pieces with pauses, so that the event loop need not wait for the GIL.
 
-Compiled code keeps the GIL until it returns: a thread that decodes a batch of 16 MiB would hold the event loop up for
-tens of milliseconds. The console decodes record by record in Python, and pauses as long as it has worked, so that it
-takes at most half of a core; only one thread decodes at a time (`Tools.worker`).
+Compiled code keeps the GIL until it returns: a thread that decodes a batch of 16 MiB would block the event loop for
+tens of milliseconds. The console decodes record by record in Python, and pauses for as long as it has worked, so that
+it takes at most half of a core; only one thread decodes at a time (`Tools.worker`).
 """
 
 from time import perf_counter, sleep
 from typing import Final
 
-PIECE_S: Final = 0.0002  # of work before a pause
+PIECE_S: Final = 0.0002  # seconds of work before a pause
 
 
 class Pieces:
@@ -20,7 +20,7 @@ class Pieces:
         self._began_at = perf_counter()
 
     def pause(self) -> None:
-        """Pause if a piece is done; to be called after each record."""
+        """Pause if a piece is done. Call it after each record."""
         worked = perf_counter() - self._began_at
         if worked >= PIECE_S:
             sleep(worked)

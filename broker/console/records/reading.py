@@ -1,7 +1,7 @@
 """Read records for the console: newest or oldest first, filtered, within budgets, and without a group.
 
-Reads go through the residency gate: a thread brings cold pages, in turns with consumers, and drops them again after the
-answer, so that browsing an old topic leaves the page cache as it was.
+Reads go through the residency gate: a thread reads cold pages, in turn with consumers, and drops them after the answer,
+so that browsing an old topic leaves the page cache as it was.
 
     newest first    offsets [end - span, end), then the `span` before, each span read forwards
     oldest first    offsets from the given one on
@@ -39,21 +39,21 @@ from warmlog.protocol.request import ListOffsetsRequest, OffsetQuery
 MAX_RECORDS: Final = 200
 DEFAULT_RECORDS: Final = 50
 SLICE_BYTES: Final = 1 << 20
-SMALL_SLICE_BYTES: Final = 64 << 10  # the first one, without a filter
+SMALL_SLICE_BYTES: Final = 64 << 10  # bytes of the first read without a filter
 MAX_BATCH_BYTES: Final = 16 << 20
 DEFAULT_BUDGET: Final = 4 << 20
-DECOMPRESSED_SHARE: Final = 16  # of the bytes of keys and values that count against a budget
+DECOMPRESSED_SHARE: Final = 16  # share of the bytes of keys and values that counts against a budget
 MAX_BUDGET: Final = 16 << 20
-SPAN_BYTES: Final = 4 << 20  # of a span of offsets that is read backwards
-MAX_ATTEMPTS: Final = 8  # of an index whose pages are evicted again
+SPAN_BYTES: Final = 4 << 20  # bytes of a span of offsets that is read backwards
+MAX_ATTEMPTS: Final = 8  # attempts to read an index whose pages are evicted again
 MAX_SPAN: Final = 1 << 20  # offsets
-PIECE_BYTES: Final = 256 << 10  # of a large value, in a request
+PIECE_BYTES: Final = 256 << 10  # bytes of a large value per request
 
 F = TypeVar("F")
 
 
 class _Spent:
-    """What a read has cost so far."""
+    """The cost of a read so far."""
 
     def __init__(self) -> None:
         self.bytes = self.pages = self.cold_pages = self.cold_lookups = 0
@@ -80,7 +80,7 @@ class Reading:
 
     @property
     def used(self) -> int:
-        """How much of a budget of bytes was used: by what was read or, if it was compressed well, by what that held."""
+        """The used part of a budget of bytes: the bytes read or, for well compressed data, those of keys and values."""
         return max(self.spent.bytes, self._decoded // DECOMPRESSED_SHARE)
 
     @property
@@ -89,7 +89,7 @@ class Reading:
         return self.used >= self._budget
 
     async def piece(self, wanted: Wanted[F]) -> tuple[Sequence[F], int]:
-        """Read one slice, and return what is wanted of it and the offset from which to read on. Raises ConsoleError."""
+        """Read one slice; return its wanted records, and the offset at which to continue. Raises ConsoleError."""
         is_search = wanted.keeps is not None
         max_bytes = SLICE_BYTES if is_search else min(SLICE_BYTES, max(SMALL_SLICE_BYTES, self.spent.bytes))
         async with self._visit.slot(self._visit.tools.turns):
@@ -108,7 +108,7 @@ class Reading:
         return decoded.records, wanted.end if decoded.next_offset is None else min(wanted.end, decoded.next_offset)
 
     async def _find(self, offset: int, max_bytes: int) -> LogRead:
-        """Find the slice at an offset. Pages of an index that are cold are read by a thread first."""
+        """Find the slice at an offset. A thread first reads cold pages of an index."""
         for _ in range(MAX_ATTEMPTS):
             try:
                 with expected():
@@ -148,7 +148,7 @@ class Reading:
 
 
 async def list_records(visit: Visit, name: str, index: str) -> RecordList:
-    """Return records, filtered by a part of the key or the text, within a budget of bytes to search."""
+    """Return records, filtered by substrings of key and value, within a budget of bytes to search."""
     partition = visit.local_partition(name, whole_number("partition", index, most=1 << 31), Operation.READ)
     limit = visit.number("limit", DEFAULT_RECORDS, least=1, most=MAX_RECORDS)
     budget = visit.number("budget", DEFAULT_BUDGET, least=1, most=MAX_BUDGET)
@@ -184,7 +184,7 @@ async def list_records(visit: Visit, name: str, index: str) -> RecordList:
 
 
 async def _begin(visit: Visit, partition: Partition, *, default: int) -> int:
-    """Return the offset at which to begin: given, or that of the first record since a time."""
+    """Return the offset at which to begin: the given one, or that of the first record since a time."""
     if visit.text("from"):
         return visit.number("from", default)
     if not visit.text("time"):
@@ -199,7 +199,7 @@ async def _begin(visit: Visit, partition: Partition, *, default: int) -> int:
 async def _forwards(
     reading: Reading, first: int, end: int, keeps: Keeps | None, limit: int
 ) -> tuple[list[RecordForm], int]:
-    """Return up to `limit` records of [first, end), and the offset after the last one looked at."""
+    """Return up to `limit` records of [first, end), and the offset after the last one examined."""
     records: list[RecordForm] = []
     while first < end and not reading.is_over and len(records) < limit:
         left = limit - len(records)
@@ -212,10 +212,10 @@ async def _forwards(
 async def _backwards(  # noqa: PLR0917  # what to read, from where to where, and what of it
     reading: Reading, partition: Partition, start: int, end: int, keeps: Keeps | None, limit: int
 ) -> tuple[list[RecordForm], int]:
-    """Return up to `limit` records below `end`, the newest first, and the lowest offset looked at.
+    """Return up to `limit` records below `end`, the newest first, and the lowest offset examined.
 
-    Each span is read whole, since its newest records come last. One that turns out to be too large is cut to a quarter,
-    and a span of one offset fits always. At least one span is read, also beyond the budget.
+    Each span is read whole, since its newest records come last. A span that turns out to be too large is cut to a
+    quarter; a span of one offset always fits. At least one span is read, even beyond the budget.
     """
     records: list[RecordForm] = []
     newest_end = end
@@ -235,7 +235,7 @@ async def _backwards(  # noqa: PLR0917  # what to read, from where to where, and
 
 
 async def _newest(reading: Reading, wanted: Wanted[RecordForm]) -> tuple[list[RecordForm], int]:
-    """Return the newest records of a span, the newest first, and how far the span was read: SPAN_BYTES are enough."""
+    """Return the newest records of a span, the newest first, and how far the span was read, limited by SPAN_BYTES."""
     records = deque[RecordForm](maxlen=wanted.most)
     first, limit = wanted.first, reading.used + SPAN_BYTES
     while first < wanted.end:
@@ -247,7 +247,7 @@ async def _newest(reading: Reading, wanted: Wanted[RecordForm]) -> tuple[list[Re
 
 
 def _filter(key: str, text: str) -> Keeps | None:
-    """Return whether a record has a part in its key, and a text in its value, both as UTF-8; None without either."""
+    """Return a predicate for texts in the key and in the value, both as UTF-8; None without a filter."""
     if not key and not text:
         return None
     wanted_key, wanted_text = key.encode(), text.encode()
@@ -264,12 +264,12 @@ def _filter(key: str, text: str) -> Keeps | None:
 
 
 async def show_record(visit: Visit, name: str, index: str, offset: str) -> RecordForm:
-    """Return the record at an offset with the beginning of its value; the others of its batch are not returned."""
+    """Return the record at an offset, with the beginning of its value."""
     return record_form(await _record(visit, name, index, offset), preview=visit.number("bytes", 4096, most=PIECE_BYTES))
 
 
 async def read_value(visit: Visit, name: str, index: str, offset: str) -> BytesForm:
-    """Return a piece of the value of a record: `bytes` of it from the byte `start` on."""
+    """Return a piece of a record's value: `bytes` bytes from the byte `start` on."""
     value = (await _record(visit, name, index, offset)).record.value
     start, size = visit.number("start", 0), visit.number("bytes", 64 << 10, least=1, most=PIECE_BYTES)
     form = bytes_form(None if value is None else value[start:], preview=size)

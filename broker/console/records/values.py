@@ -32,7 +32,7 @@ class RecordForm(Form, frozen=True):
 
 
 class ReadCost(Form, frozen=True):
-    """What a read took: pages of the log, those of them that came from the disk, and lookups that waited for it."""
+    """The cost of a read: pages of the log, those that came from the disk, and lookups that waited for the disk."""
 
     bytes: int
     pages: int
@@ -42,9 +42,9 @@ class ReadCost(Form, frozen=True):
 
 
 class RecordList(Form, frozen=True):
-    """Records in the order that was asked for.
+    """Records in the requested order.
 
-    `searched` of `to_search` offsets were looked at. `next_from` continues in the same direction, null at the end.
+    `searched` of `to_search` offsets were examined. `next_from` continues in the same direction, null at the end.
     `skipped` are batches that could not be decoded, or exceed the budget.
     """
 

@@ -9,7 +9,7 @@ from warmlog.broker.log.partition_log import PartitionLog
 
 
 class StorageError(Exception):
-    """A log could not be written or flushed, and the request is not stored: KAFKA_STORAGE_ERROR to clients."""
+    """A log could not be written or flushed, so the request was not stored: KAFKA_STORAGE_ERROR for clients."""
 
 
 class Append:
@@ -17,26 +17,26 @@ class Append:
 
     __slots__ = ("_notify", "done", "error", "log", "planned")
 
-    planned: PlannedAppend  # unset if the append is rejected while it is decompressed
+    planned: PlannedAppend  # unset if the append is rejected during decompression
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self.done = False
-        self.error: Exception | None = None  # one that `AppendQueue.append` raises, or a StorageError
+        self.error: Exception | None = None  # an error of `AppendQueue.append`, or a StorageError
         self._notify: Callable[[], None] | None = None
 
     def settle(self, error: Exception | None = None) -> None:
         """Set the outcome, and call the callback of `notify`."""
         self.done = True
         self.error = error
-        notify, self._notify = self._notify, None  # often a part of what owns this append
+        notify, self._notify = self._notify, None  # it often refers to the owner of this append
         if notify is not None:
             notify()
 
     def notify(self, settled: Callable[[], None]) -> None:
-        """Call back when settled, at once if it is. Only the most recently registered callback is called.
+        """Call back when settled, or now if it already is. Only the most recently registered callback is called.
 
-        It is called in the middle of a commit, so it must only take note.
+        It is called in the middle of a commit, so it must only record the event.
         """
         if self.done:
             settled()

@@ -1,16 +1,16 @@
-"""Appends to one log: planned and queued on the event loop, written in groups, flushed where settings ask for it.
+"""Appends to one log: planned and queued on the event loop, written in groups, flushed if settings require it.
 
 Invariants:
 1. A log has at most one write at a time. Appends that arrive during a write are queued in order and written together.
 2. A write of more than `loop_write_max_bytes`, and one that rolls, runs in a worker thread. Planning and committing
    happen on the event loop only.
-3. If a write fails, all queued appends fail too, since they were planned on top of it; the log is cut back to where it
-   was before the write.
-4. An `Append` is settled exactly once: committed (and flushed, if `flush.messages` asks for it), or failed.
+3. If a write fails, all queued appends fail too, since they were planned on top of it; the log is truncated to its end
+   before the write.
+4. An `Append` is settled exactly once: committed (and flushed, if `flush.messages` requires it), or failed.
 5. Appends of one source (a connection) are planned in the order of their arrival, even if some of them must be
    decompressed first; a marker is planned after all appends that came before it.
-6. Waiting fetches are woken when the high watermark advances: by the write, or by the flush if `flush.messages` is 1,
-   or when followers fetch.
+6. Waiting fetches are notified when the high watermark advances: after a write, or after its flush if `flush.messages`
+   is 1, or when followers fetch.
 7. With `replication`, an append with acks=all is settled when the high watermark covers it.
 """
 
@@ -44,12 +44,12 @@ from warmlog.protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 
-LOCAL = -1  # instead of a time to wait for replicas: acks=1
-MAX_GROUP_BYTES = 8 << 20  # one write: large enough for the disk, small enough for a worker to take milliseconds
+LOCAL = -1  # used as the time to wait for replicas: acks=1
+MAX_GROUP_BYTES = 8 << 20  # per write: efficient for the disk, and milliseconds for a worker
 
 
 class _Write:
-    """A write that has begun: its appends, and what they were planned to be."""
+    """A write in progress: its appends and their plans."""
 
     __slots__ = ("group", "planned", "to_file")
 
@@ -73,7 +73,7 @@ class AppendQueue:
         self.flushes = LogFlushes(log, disk, tasks, waiters)
         self.gaps = SequenceGaps(log)
         self.is_writing = False
-        self.is_paused = False  # nothing may be written: the log is about to move
+        self.is_paused = False  # writes are suspended: the log is about to move
         self.replication: Replication | None = None  # while this broker leads the partition, with several replicas
         self._writer = writer
         self._tasks = tasks
@@ -88,7 +88,7 @@ class AppendQueue:
         self._refusal: Exception | None = None  # fail the queue with it after the current write
 
     def replicate(self, replication: Replication | None) -> None:
-        """Begin, or with None end, to settle appends by the replication."""
+        """Settle appends by a replication from now on; None: by writes."""
         self.replication = self.flushes.replication = replication
 
     # -- append --
@@ -103,12 +103,13 @@ class AppendQueue:
     ) -> Append:
         """Queue batches of a source for the end of the log.
 
-        They are validated and get their offsets at once, and are written by the next `write_queued`. Large compressed
-        batches are decompressed by a thread first; these, and the appends behind them, are validated later, and the
-        Append then fails with an error that this method would raise.
+        They are validated and get their offsets immediately, and are written by the next `write_queued`. Large
+        compressed
 
-        A transaction may begin only with a `guard` that `Producers.guards` returned before the coordinator was
-        asked, and that no marker has invalidated since.
+        batches are first decompressed by a thread; these, and the appends behind them, are validated later, and errors
+        that this method would raise are then the outcome of the Append.
+        A transaction may begin only with a `guard` that `Producers.guards` returned before the coordinator was queried,
+        and that no marker has invalidated since.
 
         `replicas_ms`: acks=all, with the time to wait for replicas once it is written; LOCAL: acks=1.
 
@@ -136,8 +137,8 @@ class AppendQueue:
 
     def _begin(self, replicas_ms: int) -> Append:
         """Return an append that is not planned yet. Raises NotLeaderError, NotEnoughReplicasError."""
-        if self._tasks.is_retired:  # the log may be closed already: the broker stops, or the partition was deleted
-            raise NotLeaderError(f"{self.log.topic}-{self.log.partition} is not served any more")
+        if self._tasks.is_retired:  # the log may be closed: the broker is stopping, or the partition was deleted
+            raise NotLeaderError(f"{self.log.topic}-{self.log.partition} is no longer served")
         if self.replication is None or replicas_ms < 0:
             return Append(self.log)
         return self.replication.begin_append(replicas_ms)
@@ -153,9 +154,9 @@ class AppendQueue:
     def append_marker(self, marker: TransactionMarker, replicas_ms: int = LOCAL) -> Append:
         """Queue the marker that ends a transaction, behind all appends that came before it.
 
-        This is the only way for a control batch into the log. `replicas_ms` as for `append`. Raises what
-        LogAppends.plan_marker raises; behind batches that are decompressed first, the Append fails with that error
-        instead. Raises NotLeaderError, NotEnoughReplicasError.
+        No other method appends control batches. `replicas_ms` as for `append`. Raises what LogAppends.plan_marker
+        raises; behind batches that are decompressed first, the Append fails with that error instead. Raises
+        NotLeaderError, NotEnoughReplicasError.
         """
         append = self._begin(replicas_ms)
         if not self._lanes.are_empty:
@@ -172,7 +173,7 @@ class AppendQueue:
     ) -> Append | None:
         """Queue batches fetched from the leader; return the last of the appends, None if no batch is whole.
 
-        If it fails, so may only some of those before it. Clients must not append meanwhile. Raises what
+        If it fails, earlier ones may have succeeded. Clients must not append in the meantime. Raises what
         LogAppends.plan_copy raises.
         """
         assert self._lanes.are_empty, "clients do not append to a copy"
@@ -186,10 +187,10 @@ class AppendQueue:
         return append
 
     def copy_at_once(self, records: bytes | memoryview, leader_epoch: int | None) -> bool:
-        """Append batches fetched from the leader if no task has to wait for that; return whether they are written.
+        """Append batches fetched from the leader if that needs no waiting; return whether they were written.
 
-        If not, nothing has happened, and `append_copy` does it, or tells why not: while another write is in progress,
-        for a large write, for one that rolls, and if the write failed. Raises what LogAppends.plan_copy raises.
+        If not, nothing was changed, and `append_copy` has to be called: another write is in progress, the write is
+        large or rolls, or it failed. Raises what LogAppends.plan_copy raises.
         """
         log = self.log
         if self.is_writing or self.is_paused or self._queue or len(records) > self._writer.loop_write_max_bytes:
@@ -202,7 +203,7 @@ class AppendQueue:
         append.planned = plans[0]
         self._enqueue(append)
         self.write_queued()
-        # Without an error, it may wait for a flush.
+        # without an error, it may be waiting for a flush
         return append.error is None and log.offsets.log_end_offset > append.planned.last_offset
 
     def _enqueue(self, append: Append) -> None:
@@ -219,7 +220,7 @@ class AppendQueue:
             try:
                 append.planned = self.log.appends.plan(opened, reencoded=True, origin=origin, guard=guard)
             except Exception as failure:  # noqa: BLE001  # any error concerns this append only
-                error = self.gaps.reason(failure).with_traceback(None)  # which refers to this frame: a cycle
+                error = self.gaps.reason(failure).with_traceback(None)  # it refers to this stack frame: a cycle
         self._enqueue_or_settle(append, error)
 
     def append_waiting_marker(self, append: Append, marker: TransactionMarker) -> None:
@@ -242,7 +243,7 @@ class AppendQueue:
     # -- write --
 
     def write_queued(self) -> None:
-        """Write the queue: at once if it is small, else in a background task."""
+        """Write the queue: here if it is small, else in a background task."""
         if self.begin_write():
             self.end_write()
 
@@ -280,14 +281,14 @@ class AppendQueue:
             self._fail(write.group, error)
         else:
             self.is_writing = False
-            if self._queue:  # what came since it has begun
+            if self._queue:  # appends that arrived during the write
                 self._writer.enlist(self)
             self._committed(write.group)
         if self._refusal is not None:
             self._drop_refused()
 
     async def settled(self, *, among: int = 0) -> None:
-        """Wait until nothing is queued or awaits a flush, and no task uses the log except `among` that wait here."""
+        """Wait until nothing is queued or awaits a flush, and only `among` tasks, which wait here, use the log."""
         self.write_queued()
         while self._tasks.running > among or self.flushes.waiting:
             await self._tasks.changed()
@@ -354,7 +355,7 @@ class AppendQueue:
             log.offsets.log_end_offset - log.durability.recovery_point >= log.durability.flush_messages
             or self.flushes.waiting
         ):
-            self.flushes.settle_later(group)  # also behind others: it may be a duplicate of one of them
+            self.flushes.settle_later(group)  # also behind others, as it may be a duplicate of one of them
         elif replication is not None:
             replication.written(group)
         else:
@@ -370,7 +371,7 @@ class AppendQueue:
         failed = group + self._take_queue()
         reason = StorageError(f"{log.topic}-{log.partition}: {getattr(error, 'strerror', None) or error}")
         is_full = isinstance(error, OSError) and is_out_of_space(error)
-        # If space ran out, the disk check logs it, once for all logs.
+        # the disk check logs a full disk, once for all logs
         if not is_full or not log.appends.space_status.ran_out(len(failed)):
             self._refusals.report(reason, len(failed))
         if not isinstance(error, OSError):
@@ -383,7 +384,7 @@ class AppendQueue:
             self._tasks.report_health()
 
     def refuse_queued(self, reason: Exception) -> None:
-        """Fail all appends that are not written yet, since this broker does not lead the partition any more.
+        """Fail all appends that are not written yet, because this broker no longer leads the partition.
 
         One write may be in progress: wait until everything is `settled` before the log is used otherwise.
         """
@@ -406,7 +407,7 @@ class AppendQueue:
     async def roll(self) -> bool:
         """Begin a new segment although no append requires it; return whether that was possible.
 
-        It is not while appends arrive, as they may be planned for the old segment. Raises OSError.
+        It is impossible while appends arrive, as they may be planned for the old segment. Raises OSError.
         """
         if self.is_writing or self.is_paused or self._queue or self.log.failed:
             return False

@@ -1,15 +1,15 @@
 """Decompress and validate compressed batches before they are appended: small ones on the loop, others in threads.
 
 Like Kafka, the broker decompresses every batch that a producer sends (`docs/formats.md`). A small batch takes some ten
-microseconds, less than a hand-over to a thread. A large one may expand to 128 MiB, whatever its header says.
+microseconds, less than passing it to a thread. A large one may expand to 128 MiB, whatever its header says.
 
 Invariants:
-1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each into no more than
-   `LOOP_OPENED_BYTES`.
+1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each of at most `LOOP_OPENED_BYTES`
+   decompressed.
 2. At most `MAX_THREADS` threads open batches, for all partitions together, each for about `JOB_SECONDS` at a time, or
    for one batch.
-3. Batches of one source (a connection) to one partition are opened in their order, by one thread at a time. Those of
-   others are opened in the order of `FairOrder`: a source whose batches take long does not delay others.
+3. Batches of one source (a connection) to one partition are opened in order, by one thread at a time. `FairOrder`
+   decides between sources: one whose batches take long does not delay others.
 """
 
 import logging
@@ -28,9 +28,9 @@ from warmlog.protocol.records.reencode import Reencoding
 
 logger = logging.getLogger(__name__)
 
-MAX_THREADS = 2  # CPU bound, and each may hold a decompressed block of the largest size
-JOB_BYTES = 1 << 20  # compressed, per turn of a thread: milliseconds
-JOB_SECONDS = 0.01  # after which a thread returns what it has not opened yet, in the middle of an append, too
+MAX_THREADS = 2  # CPU-bound, and each may hold a decompressed block of the maximum size
+JOB_BYTES = 1 << 20  # compressed bytes per turn of a thread: milliseconds
+JOB_SECONDS = 0.01  # then a thread returns unopened batches, also in the middle of an append
 LOOP_BYTES = 8 << 10  # compressed; well compressed data expands to up to eight times as much
 LOOP_OPENED_BYTES = 64 << 10  # 40 us for lz4, 60 us for zstd, 0.2 ms for gzip
 LOOP_SECONDS = 0.001
@@ -46,10 +46,10 @@ class Lane(Protocol):
         """The partition's log."""
 
     def next_unopened(self, max_bytes: int) -> Sequence[Reencoding]:
-        """Return the first waiting ones, at least one; `opened` follows."""
+        """Return the first waiting appends, at least one; `opened` follows."""
 
     def opened(self, outcomes: Sequence[Outcome]) -> bool:
-        """Receive the outcomes of as many of them as were opened, possibly none; return whether more wait."""
+        """Receive the outcomes of those that were opened, possibly none; return whether more are waiting."""
 
 
 class BatchOpener:
@@ -66,7 +66,7 @@ class BatchOpener:
         self._spent_s = 0.0  # on the event loop, since the last write
 
     def open_now(self, log: PartitionLog, records: Buffer) -> Buffer | None:
-        """Return batches as the log stores them if that is quick, else None: `enlist` the partition.
+        """Return batches in stored form if that is quick, else None; then `enlist` the partition.
 
         Raises the ProtocolErrors of `protocol.records.reencode.reencode_batches`, except CompressionError.
         """
@@ -78,7 +78,7 @@ class BatchOpener:
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, CompressionError):
                 raise
-            return None  # damaged, too large for the event loop, or a defect: let a thread report it
+            return None  # damaged, too large for the event loop, or a defect: a thread reports it
         finally:
             self._spent_s += perf_counter() - began
 
@@ -94,7 +94,7 @@ class BatchOpener:
             self._spawn(self._work)
 
     def stop(self, reason: Exception) -> None:
-        """Open no more batches: all that wait, and those that come, are rejected."""
+        """Stop opening batches: all waiting and future ones are rejected."""
         self._stopped = reason
 
     async def _work(self) -> None:

@@ -10,10 +10,9 @@ class NotLeaderError(ProtocolError):
 
 
 class EarlierBatchRefusedError(ProtocolError):
-    """An earlier batch of an idempotent producer is missing. Probably it was refused: its producer sends both again.
+    """An earlier batch of an idempotent producer is missing, probably refused; the producer sends both again.
 
-    OUT_OF_ORDER_SEQUENCE_NUMBER would make librdkafka begin a new epoch, and repeat in it what it does not know to be
-    stored.
+    OUT_OF_ORDER_SEQUENCE_NUMBER would make librdkafka begin a new epoch and repeat in it batches that may be stored.
     """
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -26,12 +25,12 @@ class NotEnoughReplicasError(ProtocolError):
 
 
 class NotEnoughReplicasAfterAppendError(ProtocolError):
-    """Appended, but the ISR became smaller than `min.insync.replicas` before the replicas had it."""
+    """Appended, but the ISR became smaller than `min.insync.replicas` before the replicas had the records."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 class ReplicasTooSlowError(ProtocolError):
-    """Appended, but the replicas did not have it in time."""
+    """Appended, but not replicated in time."""
 
     code = ErrorCode.REQUEST_TIMED_OUT

@@ -19,7 +19,7 @@ from warmlog.protocol.records.reencode import Reencoding
 
 
 class Planner(Protocol):
-    """Plans and queues what does not wait any more."""
+    """Plans and queues appends that no longer wait."""
 
     def append_opened(self, append: Append, opened: Buffer | Exception, origin: Origin, guard: int) -> None:
         """Plan and queue decompressed batches, or settle their append with the error."""
@@ -28,7 +28,7 @@ class Planner(Protocol):
         """Plan and queue a marker, or settle its append with an error."""
 
     def write_queued(self) -> None:
-        """Write what is queued."""
+        """Write the queue."""
 
 
 class Unopened(NamedTuple):
@@ -94,11 +94,11 @@ class Lanes:
         return not self._lanes and not self._markers
 
     def holds(self, source: Hashable) -> bool:
-        """Whether appends of a source wait, so that further ones must wait behind them."""
+        """Whether appends of a source are waiting, so that further ones must wait behind them."""
         return source in self._lanes
 
     def add(self, append: Append, records: bytes | memoryview, origin: Origin, guard: int, source: Hashable) -> None:
-        """Let an append wait behind those of its source, or until a thread has decompressed its batches."""
+        """Queue an append behind those of its source, or until a thread has decompressed its batches."""
         lane = self._lanes.get(source)
         is_new = lane is None
         if lane is None:
@@ -111,7 +111,7 @@ class Lanes:
             self._opener.enlist(source, lane)
 
     def add_marker(self, append: Append, marker: TransactionMarker) -> None:
-        """Let a marker wait behind everything that waits now."""
+        """Queue a marker behind everything that is waiting now."""
         self._arrivals += 1
         self._markers.append(WaitingMarker(self._arrivals, append, marker))
 
@@ -120,9 +120,9 @@ class Lanes:
         waiting = lane.waiting
         for outcome in outcomes:
             first = waiting[0]
-            if not first.append.done:  # by `settle_all`
+            if not first.append.done:  # settled by `settle_all`
                 self._planner.append_opened(first.append, outcome, first.origin, first.guard)
-            waiting.popleft()  # not earlier: what arrives meanwhile must wait behind it
+            waiting.popleft()  # not earlier: appends that arrive in the meantime must wait behind it
             if not waiting:
                 del self._lanes[lane.source]
             if self._markers:
@@ -133,7 +133,7 @@ class Lanes:
         return bool(waiting)
 
     def settle_all(self, reason: Exception) -> None:
-        """Settle all waiting appends with an error; their batches are decompressed in vain."""
+        """Settle all waiting appends with an error; results of their decompression are dropped."""
         for lane in self._lanes.values():
             for each in lane.waiting:
                 if not each.append.done:
@@ -143,7 +143,7 @@ class Lanes:
                 marker.append.settle(reason)
 
     def _append_markers(self) -> None:
-        """Plan the markers before which nothing waits any more."""
+        """Plan the markers that nothing waits before."""
         while self._markers:
             first = self._markers[0]
             for lane in self._lanes.values():

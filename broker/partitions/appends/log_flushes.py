@@ -27,14 +27,14 @@ class LogFlushes:
         self.log = log
         self.disk = disk
         self.replication: Replication | None = None  # see `AppendQueue`
-        self.is_switching = False  # nothing may be flushed: the log is switching to its new directory
-        self.flushed_at = trio.current_time()  # or opened
+        self.is_switching = False  # flushes are suspended: the log is switching to its new directory
+        self.flushed_at = trio.current_time()  # time of the last flush, or of opening
         self._tasks = tasks
         self._waiters = waiters
         self.waiting: list[Append] = []  # appends that await a flush
 
     def settle_later(self, group: list[Append]) -> None:
-        """Flush the log, and settle these appends then."""
+        """Flush the log, then settle these appends."""
         self.waiting += group
         self.disk.request_flush(self, len(group))
 
@@ -49,7 +49,7 @@ class LogFlushes:
         self._tasks.leave()
 
     def flush_shown(self) -> None:
-        """Flush what is readable, or will be, if only flushed records are."""
+        """Flush readable records, if only flushed records may be read."""
         if (
             self.log.durability.flush_messages == 1
             and self.log.durability.recovery_point < self.log.offsets.log_end_offset
@@ -63,9 +63,9 @@ class LogFlushes:
             await self._tasks.changed()
 
     def flush_recovered(self) -> None:
-        """Flush in the background the closed segments that recovery checked, as their rolls did not get to.
+        """Flush, in the background, closed segments that recovery checked and whose rolls had not flushed them.
 
-        Compaction waits for that, and the next recovery would check them again.
+        Compaction waits for this, and otherwise the next recovery would check them again.
         """
         if self.log.recovery is not None and self.log.durability.recovery_point < self.log.active_base_offset:
             self._tasks.spawn(self._flush_recovered)
@@ -85,8 +85,8 @@ class LogFlushes:
     def finish(self, plan: FlushPlan | None, error: Exception | None) -> None:
         """Advance the recovery point and settle appends, or fail the log.
 
-        The recovery point of a log that has failed meanwhile is not advanced: Linux reports a write error to one fsync,
-        and the next fsync succeeds.
+        The recovery point of a log that has failed in the meantime is not advanced: Linux reports a write error to one
+        fsync only, and the next fsync succeeds.
         """
         log = self.log
         if error is not None:

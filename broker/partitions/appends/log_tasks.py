@@ -1,4 +1,4 @@
-"""The tasks that use one log: background work, exclusive rearrangement of its segments, and waiting for their end.
+"""The tasks that use one log: background work, and exclusive rearrangement of its segments.
 
 Invariants:
 1. A log is not closed, moved or rebuilt while another task uses it.
@@ -28,11 +28,11 @@ class LogTasks:
         self.running = 0  # tasks and flushes that use the log
         self.on_health: Callable[[], None] | None = None  # the log has failed, or was rebuilt
         self._rearranging: trio.CancelScope | None = None
-        self.is_retired = False  # appends are refused, and the log may be closed
+        self.is_retired = False  # set when appends are refused, and the log may be closed
         self._changed = trio.lowlevel.ParkingLot()
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run an async function in the background, to its end."""
+        """Run an async function to completion in the background."""
         self.enter()
         self._writer.spawn(partial(self._run, run))
 
@@ -47,7 +47,7 @@ class LogTasks:
             self.leave()
 
     def report_health(self) -> None:
-        """Report that the log has failed, maybe not for the first time, or was rebuilt."""
+        """Report that the log has failed, perhaps again, or was rebuilt."""
         if self.on_health is not None:
             self.on_health()
 
@@ -56,12 +56,12 @@ class LogTasks:
         self.running += 1
 
     def leave(self) -> None:
-        """Note that a task or flush no longer uses the log."""
+        """Record that a task or flush no longer uses the log."""
         self.running -= 1
         self.wake()
 
     def wake(self) -> None:
-        """Let tasks in `changed` check again."""
+        """Wake the tasks that wait in `changed`."""
         self._changed.unpark_all()
 
     async def changed(self) -> None:
@@ -104,6 +104,6 @@ class LogTasks:
             self._rearranging.cancel()
 
     def retire(self) -> None:
-        """Let no task remove or replace segments any more."""
+        """Allow no further task to remove or replace segments."""
         self.is_retired = True
         self.cancel_rearranging()

@@ -1,6 +1,6 @@
 """A rate-limited log of rejected appends.
 
-A full disk can affect every log, and clients that retry at once would otherwise cause thousands of lines per second.
+A full disk can affect every log, and clients that retry immediately would cause thousands of lines per second.
 """
 
 import logging
@@ -22,7 +22,7 @@ class RefusalLog:
         self._name = name
         self._count = 0  # appends rejected since the last line
         self._next_at = -math.inf  # by trio's clock
-        self.is_active = False  # rejections were logged, and `end` has not been called since
+        self.is_active = False  # rejections were logged since `end` was last called
 
     def report(self, reason: object, count: int) -> None:
         """Count rejected appends, and log them unless a line was logged recently."""

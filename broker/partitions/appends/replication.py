@@ -1,4 +1,4 @@
-"""What a partition needs to know of its replication: whether replicas have an append, and how far followers are.
+"""A partition's interface to its replication: whether replicas have an append, and the progress of followers.
 
 `broker.replication` implements it; a partition with one replica has none.
 
@@ -14,28 +14,28 @@ from warmlog.broker.partitions.appends.errors import NotLeaderError
 
 
 class ReplicatedAppend(Append):
-    """An append with acks=all. It is settled when all in-sync replicas have it, its time is over, or it has failed."""
+    """An append with acks=all. It is settled when all in-sync replicas have it, or when it times out or fails."""
 
     __slots__ = ("replication", "tick", "timeout_ms")
 
     def __init__(self, log: PartitionLog, replication: "Replication", timeout_ms: int) -> None:
         super().__init__(log)
         self.replication = replication
-        self.timeout_ms = timeout_ms  # from the time at which it is written
-        self.tick = -1  # of its deadline, once it is written
+        self.timeout_ms = timeout_ms  # counted from the write
+        self.tick = -1  # key of its deadline, once it is written
 
     def settle(self, error: Exception | None = None) -> None:
-        """Set the outcome unless it is set. It fails if it was merely written: the leader has resigned."""
+        """Set the outcome unless it is set. An append that was only written fails: the leader has resigned."""
         if not self.done:
             super().settle(error or NotLeaderError(f"{self.log.topic}-{self.log.partition} has another leader now"))
 
     def replicated(self) -> None:
-        """Settle it as successful: all in-sync replicas have it."""
+        """Settle it as successful, because all in-sync replicas have it."""
         if not self.done:
             super().settle()
 
     def expire(self) -> None:
-        """Fail, since its time is over."""
+        """Fail with a timeout."""
         self.replication.expired(self)
 
 
@@ -51,9 +51,9 @@ class Replication(Protocol):
         """Record that the log has grown by `size` bytes."""
 
     def written(self, group: list[Append]) -> None:
-        """Settle appends that are written, and flushed if that is required, now or when all in-sync replicas have them.
+        """Settle appends that are written (and flushed if required), now or when all in-sync replicas have them.
 
-        They are in the order of their offsets, except that one may be a duplicate of an earlier one.
+        They are in offset order, except that one may be a duplicate of an earlier one.
         """
 
     def flushed(self) -> None:
@@ -62,13 +62,13 @@ class Replication(Protocol):
     # -- deletions --
 
     async def until_removed(self, offset: int) -> None:
-        """Return when the logs of all followers that are registered begin at an offset or later. NotLeaderError."""
+        """Wait until the logs of all registered followers begin at an offset or later. Raises NotLeaderError."""
 
     def expired(self, append: ReplicatedAppend) -> None:
-        """Fail an append whose time is over."""
+        """Fail an append that has timed out."""
 
     def reconfigured(self) -> None:
-        """Take over changed settings of the log."""
+        """Apply changed settings of the log."""
 
     # -- fetches --
 
@@ -77,23 +77,23 @@ class Replication(Protocol):
         """Whether the high watermark is known to cover all records of earlier leaders (KIP-207)."""
 
     def is_follower(self, broker: int) -> bool:
-        """Whether another broker has, or is to have, a replica."""
+        """Whether another broker has a replica, or gets one."""
 
     def is_latest(self, broker: int, epoch: int) -> bool:
-        """Whether a broker's latest registration has this epoch, as far as is known here."""
+        """Whether a broker's latest registration in the image has this epoch."""
 
     def is_throttled(self, broker: int) -> bool:
-        """Whether a follower gets no records now, since it is not in sync and the rate of replication is exceeded."""
+        """Whether a follower gets no records now, because it is not in sync and the replication rate is exceeded."""
 
     @property
     def has_follower_readers(self) -> bool:
-        """Whether consumers were sent to followers, all of which therefore learn of the high watermark at once."""
+        """Whether consumers were sent to followers, which are therefore notified of the high watermark immediately."""
 
     def nearest(self, rack: str, offset: int) -> int | None:
-        """Return the follower from which a consumer in a rack should read; None: from this broker (KIP-392)."""
+        """Return the follower from which a consumer in a rack should read; None for this broker (KIP-392)."""
 
     def sent(self, broker: int, size: int) -> None:
         """Record that a follower gets `size` bytes of records."""
 
     def fetched(self, broker: int, epoch: int, offset: int, log_start: int) -> None:
-        """Record that a follower has all records below `offset`, since it fetches from there."""
+        """Record that a follower fetches from `offset`, so that it has all records below."""

@@ -1,4 +1,4 @@
-"""Roll one log: worker threads create and flush files, the rest is done on the event loop."""
+"""Roll one log: worker threads create and flush files, everything else runs on the event loop."""
 
 from contextlib import suppress
 from functools import partial
@@ -23,7 +23,7 @@ class RollTasks:
         self._is_announced = False
 
     async def begin(self, planned: PlannedAppend) -> None:
-        """Make the segment that a plan begins the active one; flush the old one in the background. Raises OSError."""
+        """Activate the segment that a plan begins; flush the old one in the background. Raises OSError."""
         segment = await self._flushes.disk.write(partial(self._log.rolls.prepare, planned))
         plan = self._log.durability.begin_flush()  # everything before the new segment
         sealed = self._log.rolls.commit(segment)
@@ -32,7 +32,7 @@ class RollTasks:
         self._tasks.spawn(partial(self.finish, sealed, plan))
 
     def announce_if_near(self) -> None:
-        """Flush early, in the background, what the first roll would otherwise have to wait for."""
+        """Flush early, in the background, so that the first roll need not wait for it."""
         if not self._is_announced and self._log.rolls.is_near:
             self._is_announced = True
             self._tasks.spawn(self._announce)

@@ -1,4 +1,4 @@
-"""Shared by the appends of all partitions: the queues to write, background tasks, and each data directory's workers.
+"""Shared by all partitions: the queues to write, background tasks, and each data directory's workers.
 
 Invariant: background tasks are completed even if the broker is cancelled, so that no write or roll is left half done.
 """
@@ -23,13 +23,13 @@ class Queued(Protocol):
         """The counter of page faults, the same one for all partitions of a broker."""
 
     def write_queued(self) -> None:
-        """Write what is queued, or start a task that does. Never waits."""
+        """Write the queue, or start a task that does. Never waits."""
 
     def begin_write(self) -> bool:
-        """Begin to do so, beside other partitions; return whether `end_write` must follow."""
+        """Begin to write the queue, concurrently with other partitions; return whether `end_write` must follow."""
 
     def end_write(self) -> None:
-        """End the write that has begun."""
+        """End the write in progress."""
 
 
 class Writer:
@@ -63,9 +63,9 @@ class Writer:
         self._queued.append(partition)
 
     def write_queued(self, connections: int = 0) -> None:
-        """Write all queues: small writes at once, others in background tasks. Never waits.
+        """Write all queues: small writes directly, others in background tasks. Never waits.
 
-        `connections`: how many of them sent the appends, if that is known.
+        `connections`: how many of them sent the appends, if known.
         """
         self.opener.written()
         while self._queued:
@@ -87,7 +87,7 @@ class Writer:
             partition.end_write()
 
     def stop(self) -> None:
-        """Stop the thread that shares the writes, if it was started."""
+        """Stop the thread that shares the writes, if it runs."""
         self.writes.stop()
 
     def spawn(self, run: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""The data directories at work: startup, files of partitions, checkpoints, and a set of worker threads per disk.
+"""The data directories: startup, files of partitions, checkpoints, and worker threads of each disk.
 
 Start with `storage`.
 """

@@ -1,6 +1,6 @@
-"""Writing of the checkpoints of all data directories.
+"""Write the checkpoints of all data directories.
 
-The checkpoints of a directory are rewritten as a whole by one task at a time; a hanging disk delays no other directory.
+One task at a time rewrites all checkpoints of a directory; a hanging disk delays no other directory.
 """
 
 from collections import defaultdict
@@ -32,12 +32,12 @@ class Checkpoints:
         await self._each(directories, self._directories.write_log_starts)
 
     async def forget_stale(self, directories: Collection[DataDirectory], keys: Collection[TopicPartition]) -> None:
-        """Remove from the checkpoints what they say about partitions that are about to be created.
+        """Remove the entries of partitions that are about to be created from the checkpoints.
 
-        Otherwise a new log would take over the log start offset of a deleted one of its name. Raises OSError.
+        Otherwise a new log would inherit the log start offset of a deleted one of its name. Raises OSError.
         """
         for directory in directories:
-            async with self._writing[directory]:  # a write in progress may mention them
+            async with self._writing[directory]:  # a write in progress may contain them
                 is_stale = directory.mentions(keys)
             if is_stale:
                 await self.write([directory])

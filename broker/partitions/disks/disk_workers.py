@@ -1,6 +1,6 @@
-"""The worker threads of one data directory, and its rounds of fsync.
+"""The worker threads and fsync rounds of one data directory.
 
-Each data directory has its own, so that a disk that is slow or hangs delays nothing on another one.
+Each data directory has its own, so that a slow or hanging disk does not delay others.
 
     writes       rolls, appends too large for the event loop, rounds of fsync     producers wait for these
     upkeep       trimming and flushing of rolled segments, index rebuilds          nothing waits for these
@@ -21,20 +21,20 @@ from warmlog.broker.metrics.registry import Metrics
 
 MAX_WRITE_THREADS = 8  # two keep a disk busy; with more, a slow file does not delay the others
 MAX_UPKEEP_THREADS = 4
-# Threads of one round. File systems merge concurrent fsyncs into one journal commit: 32 logs on ext4 took 5.2 ms in one
+# Threads of a round. File systems merge concurrent fsyncs into one journal commit: 32 logs on ext4 took 5.2 ms in one
 # thread, 3.1 ms in two or four, 4.0 ms in eight. One syncfs took 0.4 ms, but it waits for the whole file system, and
 # does not say which file failed.
 MAX_SYNC_THREADS = 4
 MIN_SYNCS_PER_THREAD = 2  # with fewer, waking another thread takes as long as it saves
 # If producers share rounds, a round waits for this many turns of the event loop, in which the producers answered by the
-# last round send their next append. Otherwise two halves of them alternate, each waiting for the other's fsync.
+# last round send their next appends. Otherwise two halves of them would alternate, waiting for each other's fsync.
 GATHERING_TURNS = 4
 
 T = TypeVar("T")
 
 
 class Syncable(Protocol):
-    """A partition, as seen by a round of fsync."""
+    """A partition in a round of fsync."""
 
     def begin_flush(self) -> FlushPlan | None:
         """Return what to fsync, or None if the log has failed; `flushed` must follow."""
@@ -50,7 +50,7 @@ class DiskWorkers:
     """The worker threads and fsync rounds of one data directory. Belongs to the event loop."""
 
     def __init__(self, spawn: Callable[[Callable[[], Awaitable[None]]], None], metrics: Metrics) -> None:
-        """Use `spawn` to run async functions in the background to their end."""
+        """`spawn` runs async functions to completion in the background."""
         self._spawn = spawn
         self._metrics = metrics
         self.writes = trio.CapacityLimiter(MAX_WRITE_THREADS)
@@ -58,11 +58,11 @@ class DiskWorkers:
         self._due: dict[Syncable, None] = {}
         self._flushing = False
         self._flushing_by_time = False
-        self._waiting_appends = 0  # for the next round
+        self._waiting_appends = 0  # waiting for the next round
         self._shared_appends = 0  # served by the last round
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Run work that a producer waits for."""
+        """Run work that producers wait for."""
         return await trio.to_thread.run_sync(work, limiter=self.writes)
 
     async def keep_up(self, work: Callable[[], T]) -> T:
@@ -136,7 +136,7 @@ def _begin(partitions: Iterable[Syncable]) -> list[_Begun]:
 
 
 def _sync_each(plans: Sequence[FlushPlan | None]) -> list[Exception | None]:
-    """Fsync one log after the other in a worker thread; an error affects its own log only."""
+    """Fsync logs one after the other in a worker thread; an error affects only its own log."""
     return [None if plan is None else _sync(plan) for plan in plans]
 
 

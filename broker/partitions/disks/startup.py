@@ -1,4 +1,4 @@
-"""Startup of the logs: parallel recovery, its progress, and the receipt of it.
+"""Open or recover logs at startup; track the progress, and make the receipt of recovery.
 
 After a clean shutdown logs are opened in one thread: opening is system calls with Python between them, and a second
 thread only competes for the GIL (1,000 logs: 0.29 s in one, 0.76 s in two). After an unclean shutdown several threads
@@ -6,7 +6,7 @@ recover logs before their topics are opened: they wait for the disk, and scans r
 
 Invariants:
 1. A log whose recovery fails here is opened again with its topic, which reports the error.
-2. Recovered logs that no topic takes are closed.
+2. Recovered logs that belong to no topic are closed.
 
 Source: kafka.log.LogManager.loadLogs (`num.recovery.threads.per.data.dir`).
 """
@@ -51,7 +51,7 @@ class StartProgress:
             self._begun = self._logged = self._clock()
 
     def end(self) -> None:
-        """Note the end of startup."""
+        """Record the end of startup."""
         self._ended = self._clock()
 
     def cancel(self) -> None:
@@ -82,7 +82,7 @@ class StartProgress:
             if self._ended is not None or now - self._logged < LOG_INTERVAL_S:
                 return
             self._logged = now
-        logger.info("opening logs: %s", str(self))  # formatted now, whenever it is written
+        logger.info("opening logs: %s", str(self))  # formatted now, even if it is written later
 
     def __str__(self) -> str:
         return (
@@ -91,7 +91,7 @@ class StartProgress:
         )
 
     def form(self) -> dict[str, object]:
-        """Return the progress for scripts; times in seconds, sizes in bytes."""
+        """Return the progress for scripts: times in seconds, sizes in bytes."""
         return {
             "logs": self.logs,
             "opened_logs": self.opened_logs,
@@ -115,7 +115,7 @@ class RecoveredLogs:
         threads_each: int,
         progress: StartProgress,
     ) -> None:
-        """Open the logs of each queue (one per disk, as in Kafka) in threads of its own. Blocking."""
+        """Open the logs of each queue (one per disk, as in Kafka) in separate threads. Blocking."""
         waiting = [iter(queue) for queue in queues if queue]
         if not waiting:
             return
@@ -144,7 +144,7 @@ class RecoveredLogs:
                 logger.debug("%s-%d: recovery failed, to be retried with its topic: %s", *key, error)
 
     def take(self, topic: str, partition: int) -> PartitionLog | None:
-        """Return a log that was recovered, or None. The caller owns it."""
+        """Return a recovered log, or None. The caller owns it."""
         return self._logs.pop((topic, partition), None)
 
     def close_rest(self) -> None:

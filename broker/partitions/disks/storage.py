@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 # need a sixth of the time of one; more threads only use memory.
 CLOSING_THREADS = 8
 
-# Errors of one partition at startup: its files belong to another user, or something else has its name.
+# Errors of one partition at startup: its files belong to another user, or another kind of file has its name.
 _UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP})
 
 
@@ -65,7 +65,7 @@ class NewLog(NamedTuple):
 class Storage:
     """The data directories and open files of a broker; `clock` returns milliseconds since the epoch.
 
-    In a cluster (`is_in_cluster`), and for a mirrored topic, others decide on leader epochs and high watermarks.
+    In a cluster (`is_in_cluster`), and for mirrored topics, leader epochs and high watermarks are decided elsewhere.
     `closing_epoch` returns the epoch for clean shutdown markers, by default the time.
     """
 
@@ -78,9 +78,9 @@ class Storage:
     budget: ProducerBudget = field(default_factory=ProducerBudget)
     is_in_cluster: bool = False
     closing_epoch: Callable[[], int] | None = None
-    cut: set[TopicPartition] = field(default_factory=set)  # logs found shorter than the last clean stop has left them
+    cut: set[TopicPartition] = field(default_factory=set)  # logs shorter than at the last clean stop
     unrecovered: set[DataDirectory] = field(default_factory=set)  # directories with logs that could not be opened
-    made_in: set[DataDirectory] = field(default_factory=set)  # directories with new names that are not fsynced yet
+    made_in: set[DataDirectory] = field(default_factory=set)  # directories whose new names are not fsynced yet
 
     def recover_logs(self, topics: Sequence[tuple[Topic, Sequence[int], LogConfig]], *, threads_each: int) -> None:
         """Recover the logs that need it, in several threads per data directory; `open_logs` takes them.
@@ -120,7 +120,7 @@ class Storage:
     ) -> tuple[list[PartitionLog], dict[int, str]]:
         """Open or create the directories of an existing topic; call `sync_names` afterwards.
 
-        Also returns the partitions that cannot be opened, and why: files are missing, or this user may not use them.
+        Also returns the partitions that cannot be opened, with the reason: missing files, or missing permissions.
         Raises OSError, DirectoryFailedError.
         """
         logs: list[PartitionLog] = []
@@ -165,7 +165,7 @@ class Storage:
         return placed, failures
 
     def rename_strays(self, directory: DataDirectory, wanted: Iterable[NewLog]) -> list[TopicPartition]:
-        """Rename data of other topics that lies where new partitions are placed, and keep it; return the partitions.
+        """Rename, and keep, data of other topics in the directories of new partitions; return the partitions.
 
         Its records are not those of the cluster's replicas.
         """
@@ -237,7 +237,7 @@ class Storage:
         """Write the topic's id to `partition.metadata` unless it is there; return whether it was written.
 
         A directory copied from another cluster has a different id. Unreadable files are replaced, too. In a cluster
-        nothing but the id tells whose the records are, so it is synced. Raises OSError.
+        only the id shows which topic the records belong to, so the file is synced. Raises OSError.
         """
         holder = self.directories.place(topic.name, log.partition)
         name = partition_directory(topic.name, log.partition)
@@ -335,7 +335,7 @@ class Storage:
         """Remove the directories of topics; return the names of those with data that is left. Raises OSError."""
         left = {topic.name for topic in topics if not self._remove_partitions(topic)}
         for directory in self.directories.live:
-            directory.sync_names()  # otherwise a power failure could restore directories that the metadata forgot
+            directory.sync_names()  # else a power failure could restore directories that the metadata no longer has
         return left
 
     def _remove_partitions(self, topic: Topic) -> bool:
@@ -354,9 +354,10 @@ class Storage:
     def warn_of_unserved(
         self, served: Container[TopicPartition], offline: Container[TopicPartition], exists: Callable[[str], bool]
     ) -> None:
-        """Log what lies in the data directories and is not served; its checkpoints are kept. Raises OSError.
+        """Log a warning for data in the data directories that is not served. Raises OSError.
 
-        So are those of partitions whose directories are missing. What is `offline` was reported before.
+        Its checkpoints are kept, also those of partitions with missing directories. `offline` ones were already
+        reported.
         """
         for directory in self.directories.live:
             present = {(each.topic, each.partition) for each in directory.partitions()}

@@ -1,13 +1,13 @@
-"""Drop-behind: find the pages, read from the disk for lagging consumers, that all of these consumers have been sent.
+"""Drop-behind: find pages that were read from the disk for lagging consumers and have been sent to all of them.
 
-If dropped pages must be read again, the file has readers at a distance from each other, or one that starts over. For
-some minutes nothing of such a file is dropped, and the kernel decides what stays in memory.
+If dropped pages must be read again, the file has readers far apart, or one that starts over. For some minutes nothing
+of such a file is dropped, and the kernel decides what stays in memory.
 
 Invariants:
 1. Only pages that were read for lagging consumers are ever dropped; other resident pages stay.
-2. A range is dropped once, when every known consumer of its file has been sent it.
-3. The files kept here are the most recently used ones with ranges that are not yet dropped; each is held open, until
-   no consumer uses it for a while.
+2. A range is dropped once, when it was sent to every known consumer of its file.
+3. The most recently used files with undropped ranges are kept here; each is held open until no consumer has used it for
+   a while.
 """
 
 from collections import OrderedDict
@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from warmlog.broker.log.io.residency import OpenFile
 
-MAX_FILES = 128  # besides the files that the broker keeps open: as many as one response may use
-KEEP_ROUNDS = 5  # calls of `close_idle`: minutes
+MAX_FILES = 128  # in addition to the files that the broker keeps open: as many as one response may use
+KEEP_ROUNDS = 5  # in calls of `close_idle`, that is minutes
 
 Identity: TypeAlias = tuple[int, int]
 Range = tuple[OpenFile, int, int]
@@ -65,7 +65,7 @@ class DropBehind:
         # removed one; then its pages are kept unnecessarily, which is harmless.
         self._dropped: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
         self._dropped_before: OrderedDict[Identity, list[tuple[int, int]]] = OrderedDict()
-        self._kept: dict[Identity, int] = {}  # files whose pages are kept, and for how many more rounds
+        self._kept: dict[Identity, int] = {}  # files whose pages are kept, with the number of remaining rounds
 
     def __bool__(self) -> bool:
         return bool(self._files)
@@ -75,7 +75,7 @@ class DropBehind:
         return descriptor.identity() in self._files
 
     def brought(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> None:
-        """Add a range read from the disk for a consumer, whose position is set if it is new."""
+        """Add a range read from the disk for a consumer; set the consumer's position if it is new."""
         identity = descriptor.identity()
         if identity in self._kept:
             return
@@ -95,14 +95,14 @@ class DropBehind:
         lagging.consumers.setdefault(consumer, start)
 
     def follow(self, consumer: Hashable, descriptor: OpenFile, position: int) -> None:
-        """Set the position of a consumer that is new to a file, so that what it needs is not dropped."""
+        """Set the position of a consumer that is new to a file, so that pages it needs are not dropped."""
         lagging = self._files.get(descriptor.identity())
         if lagging is not None:
             lagging.is_idle = False
             lagging.consumers.setdefault(consumer, position)
 
     def passed(self, consumer: Hashable, descriptor: OpenFile, position: int) -> list[Range]:
-        """Set the position up to which a consumer was sent a file, and return the ranges to drop."""
+        """Set the position up to which a file was sent to a consumer, and return the ranges to drop."""
         lagging = self._files.get(descriptor.identity())
         if lagging is None:
             return []
@@ -111,7 +111,7 @@ class DropBehind:
         return self._taken(descriptor.identity(), min(lagging.consumers.values()))
 
     def forget(self, consumer: Hashable) -> list[Range]:
-        """Remove a consumer, and return the ranges that only it had kept, up to its position."""
+        """Remove a consumer; return the ranges up to its position that were kept only for it."""
         ranges: list[Range] = []
         for identity, lagging in list(self._files.items()):
             position = lagging.consumers.pop(consumer, None)
@@ -125,7 +125,7 @@ class DropBehind:
     def close_idle(self) -> None:
         """Close the files that no consumer has used since the last call.
 
-        A removed file occupies disk space while it is open. The pages of closed files stay in memory.
+        An open file occupies disk space even if it was removed. The pages of closed files stay in memory.
         """
         self._dropped_before, self._dropped = self._dropped, OrderedDict()
         self._kept = {identity: left - 1 for identity, left in self._kept.items() if left > 1}

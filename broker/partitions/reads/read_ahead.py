@@ -1,18 +1,17 @@
-"""Read cold pages in worker threads: a read-ahead of our own, fair among consumers.
+"""Read cold pages in worker threads: a read-ahead that is fair among consumers.
 
     consumer A   |piece|piece|piece|  \
     consumer B   |piece|               }->  round robin  ->  threads  ->  page cache
     consumer C   |lookup|             /
 
 A piece is the part of a file that one read covers; a lookup is work that reads scattered pages (an index, some batch
-headers). The bytes read are discarded: the goal is to have them in the page cache, from which sendfile takes them.
+headers). The bytes read are discarded: the goal is to have them in the page cache, from which sendfile sends them.
 
 Invariants:
 1. At most `threads` reads run at a time, and at most `ahead_bytes` of a file are read for a consumer beyond what it
    waits for.
-2. Bytes that are queued or being read are read once: a second request waits for the first one's piece. It does not get
-   the error of a read that began before the request came, as the disk may have recovered, nor the error of a lookup: it
-   reads again.
+2. Bytes that are queued or being read are read once: a second request waits for the first one's piece. If a lookup, or
+   a read that began before the request, fails, the request reads again, because the disk may have recovered.
 3. A range being read is `busy`, and the residency gate reports it as cold: the kernel already counts its pages as
    cached.
 4. When a consumer disconnects, its queued reads are cancelled, except those that others wait for.
@@ -36,7 +35,7 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.reads.drop_behind import DropBehind
 
 IDLE_S = 60.0  # far longer than a consumer takes to process a response
-MAX_ROUNDS = 3  # of reading evicted pages again: beyond that, memory is too short to keep them
+MAX_ROUNDS = 3  # attempts to read evicted pages again: then there is too little memory to keep them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +45,11 @@ class ReadLimits:
     threads: int
     piece_bytes: int
     ahead_bytes: int
-    drop_passed: bool  # drop pages read for lagging consumers once these have been sent
+    drop_passed: bool  # whether to drop pages read for lagging consumers once they were sent
 
 
 class ReadStatistics(NamedTuple):
-    """The number of reads that are running, and that are queued."""
+    """The numbers of running and queued reads."""
 
     running: int
     queued: int
@@ -108,20 +107,20 @@ class ReadAhead:
         self._metrics = metrics
         self._nursery = nursery
         self._limiter = trio.CapacityLimiter(limits.threads)
-        self._buffers: list[memoryview] = []  # one for each thread used so far
+        self._buffers: list[memoryview] = []  # one per thread used so far
         self._queues: OrderedDict[Hashable, deque[_Reading]] = OrderedDict()  # the first consumer is served next
         self._files: dict[tuple[int, int], list[_Reading]] = {}  # queued and running reads, by file
         self._running = 0
         residency.busy = self.is_busy
 
     def statistics(self) -> ReadStatistics:
-        """Return the number of running and queued reads."""
+        """Return the numbers of running and queued reads."""
         return ReadStatistics(self._running, sum(map(len, self._queues.values())))
 
     # -- reads in progress --
 
     def is_busy(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether pages of a range are being read, or are queued for reading."""
+        """Whether pages of a range are being read or queued."""
         if not self._files:
             return False
         start, end = position // PAGESIZE * PAGESIZE, -(-(position + length) // PAGESIZE) * PAGESIZE
@@ -146,7 +145,7 @@ class ReadAhead:
     async def bring(self, consumer: Hashable, piece: FileSlice, position: int, length: int) -> bool:
         """Read `length` bytes of a slice's file from `position` on, and begin to read ahead in the slice.
 
-        Returns False if the pages are evicted at once. Raises OSError, also if the file ends before that.
+        Returns False if the pages are evicted immediately. Raises OSError, also if the file ends early.
         """
         descriptor, wanted_end = piece.descriptor, position + length
         slice_end = piece.position + piece.length
@@ -170,13 +169,13 @@ class ReadAhead:
     def forget(self, consumer: Hashable) -> None:
         """Cancel the reads of a consumer that has disconnected."""
         self._withdraw(consumer)
-        for readings in self._files.values():  # the running ones
+        for readings in self._files.values():  # running reads are not cancelled
             for reading in readings:
                 reading.is_forgotten = reading.is_forgotten or reading.consumer == consumer
         self._drop(self.passed.forget(consumer))
 
     def begun(self, consumer: Hashable, piece: FileSlice) -> None:
-        """Note that a slice is being sent to a consumer, which has thus consumed what lies before it.
+        """Record that a slice is being sent to a consumer, which has thus consumed everything before it.
 
         The slice itself is kept: it may end inside a batch, which is fetched again, and the lookup of the next slice
         reads the header of its last complete batch.
@@ -185,13 +184,13 @@ class ReadAhead:
             self._drop(self.passed.passed(consumer, piece.descriptor, piece.position))
 
     def sent(self, consumer: Hashable, piece: FileSlice) -> None:
-        """Note that a slice was sent; it is consumed if the file ends with it. Raises OSError."""
+        """Record that a slice was sent; it is consumed if the file ends with it. Raises OSError."""
         end = piece.position + piece.length
         if self.passed and self.passed.knows(piece.descriptor) and end == piece.descriptor.size():
             self._drop(self.passed.passed(consumer, piece.descriptor, end))
 
     def _ask(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> list[tuple[_Reading, bool]]:
-        """Return the reads that cover a range, and whether each had started before; queue what is missing."""
+        """Return the reads that cover a range, and whether each had already started; queue missing ones."""
         size, readings = self.limits.piece_bytes, list[tuple[_Reading, bool]]()
         missing_pages = self.residency.method.missing_pages
         while start < end:
@@ -206,7 +205,7 @@ class ReadAhead:
         return readings
 
     async def _wait(self, consumer: Hashable, reading: _Reading, *, ignore_error: bool = False) -> None:
-        """Wait for a read. Raises its error unless `ignore_error`; the pages are then found missing."""
+        """Wait for a read. Raises its error unless `ignore_error`; then the missing pages are detected later."""
         reading.waiters += 1
         is_fine = False
         try:

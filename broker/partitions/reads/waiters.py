@@ -1,4 +1,4 @@
-"""Waiting for records: the notifications of a partition, and the waiter of one fetch."""
+"""Wait for records: the notifications of a partition, and the waiter of one fetch."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,7 +9,7 @@ from warmlog.broker.log.partition_log import PartitionLog
 class FetchWaiter:
     """One waiting fetch. Calls `ready` once: when enough bytes became readable, or on another change.
 
-    `ready` is called in the middle of a commit, so it must only take note.
+    `ready` is called in the middle of a commit, so it must only record the event.
     """
 
     __slots__ = ("_missing_bytes", "_ready")
@@ -38,37 +38,37 @@ class FetchWaiter:
 
 
 class Waiter(Protocol):
-    """Interface of an object that a partition notifies: a waiting fetch, or a partition of a fetch session."""
+    """The interface of objects that a partition notifies: a waiting fetch, or a partition of a fetch session."""
 
     def grown(self, size: int) -> None:
-        """Note that bytes became readable."""
+        """Handle bytes that became readable."""
 
     def moved(self) -> None:
-        """Note that the log start offset or the settings have changed."""
+        """Handle a change of the log start offset or of settings."""
 
     def wake(self) -> None:
-        """Check again, after any other change. It may be dismissed within."""
+        """Check again after any other change. The waiter may be dismissed in this call."""
 
 
 class WaitingFetches:
     """The objects to notify of changes of one log. Belongs to the event loop.
 
-    Fetches of committed records are notified of bytes only while no transaction is open: otherwise the high watermark
-    moves without making anything readable for them, and they wait until the last stable offset moves. Fetches of
+    Fetches of committed records are notified of bytes only while no transaction is open: otherwise an advance of the
+    high watermark makes nothing readable for them, and they wait until the last stable offset advances. Fetches of
     followers are notified of bytes below the log end.
     """
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self._waiters: set[Waiter] = set()
-        self._committed: set[Waiter] = set()  # of fetches of committed records
+        self._committed: set[Waiter] = set()  # fetches of committed records
         self._followers: set[Waiter] = set()
-        self._stable_end = 0  # the last stable offset that `_committed` has been notified of
-        self._was_stable = False  # whether that was the high watermark
+        self._stable_end = 0  # the last stable offset of which `_committed` was notified
+        self._was_stable = False  # whether it was the high watermark
 
     @property
     def is_empty(self) -> bool:
-        """Whether no waiter needs the high watermark to move."""
+        """Whether no waiter depends on the high watermark."""
         return not self._waiters and not self._committed
 
     def enlist(self, waiter: Waiter, *, committed: bool, to_log_end: bool = False) -> None:
@@ -90,12 +90,12 @@ class WaitingFetches:
         self._followers.discard(waiter)
 
     def appended(self, size: int) -> None:
-        """Notify followers of bytes below the log end, which has moved by `size`."""
+        """Notify followers that the log end has advanced by `size` bytes."""
         for waiter in self._followers:
             waiter.grown(size)
 
     def grown(self, size: int) -> None:
-        """Notify of bytes below the high watermark, which has moved by `size`."""
+        """Notify fetches that the high watermark has advanced by `size` bytes."""
         for waiter in self._waiters:
             waiter.grown(size)
         if self._committed:
@@ -110,28 +110,28 @@ class WaitingFetches:
                 else:
                     waiter.moved()  # the high watermark, which a fetch session reports
         for waiter in self._followers:
-            waiter.moved()  # their next fetch learns of it, unless `wake_followers` follows
+            waiter.moved()  # their next fetch gets it, unless `wake_followers` follows
 
     def shown(self, size: int | None) -> None:
-        """Notify of an advance of the high watermark by `size` bytes; None if their number is not known."""
+        """Notify fetches of an advance of the high watermark by `size` bytes; None if unknown."""
         if size is None:
             self.wake()
         else:
             self.grown(size)
 
     def wake_followers(self) -> None:
-        """End the waiting fetches of followers, so that they learn of the high watermark now, not with their next."""
+        """End the waiting fetches of followers, so that they get the high watermark now, not with the next fetch."""
         for waiter in self._followers:
             waiter.wake()
 
     def moved(self) -> None:
-        """Notify of a change of the log start offset or of the settings."""
+        """Notify waiters of a change of the log start offset or of settings."""
         for waiters in (self._waiters, self._committed, self._followers):
             for waiter in waiters:
                 waiter.moved()
 
     def wake(self) -> None:
-        """Let every waiter check again."""
+        """Make every waiter check again."""
         self._remember_stable_end()  # it may have moved back
         for waiters in (self._waiters, self._committed, self._followers):
             for waiter in tuple(waiters):

@@ -1,4 +1,4 @@
-"""The partitions as Metadata describes them: leaders, replicas and in-sync replicas, of one broker or a cluster."""
+"""The partitions as in Metadata responses: leaders, replicas and in-sync replicas, of one broker or a cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -18,8 +18,8 @@ UNKNOWN_EPOCH = -1
 class PartitionInfo(NamedTuple):
     """The brokers of a partition.
 
-    `eligible`: those that have all committed records although they are not in sync. `adding` and `removing` are not
-    empty while a reassignment is in progress.
+    `eligible`: replicas that have all committed records although they are not in sync. `adding` and `removing` are
+    not empty while a reassignment is in progress.
     """
 
     leader: int
@@ -33,7 +33,7 @@ class PartitionInfo(NamedTuple):
 
 
 class BrokerInfo(NamedTuple):
-    """A broker, and its address on each listener. Without any, it is this one, which knows where clients reach it."""
+    """A broker, and its address on each listener. Without addresses it is this broker, which knows its own."""
 
     node_id: int
     rack: str | None = None
@@ -41,12 +41,12 @@ class BrokerInfo(NamedTuple):
 
 
 class Catalog:
-    """The brokers, and the states of partitions, as the image says."""
+    """The brokers, and the states of partitions, according to the image."""
 
     def __init__(self, node: StoreNode, topics: TopicMap) -> None:
         self._node = node
         self._map = topics
-        self.broker_changes = 0  # how often registrations have changed
+        self.broker_changes = 0  # number of changes of registrations
         node.on_change.append(self._follow)
 
     def _follow(self, _: ClusterImage, delta: ImageDelta) -> None:
@@ -59,13 +59,13 @@ class Catalog:
 
     @property
     def controller(self) -> int:
-        """Return the broker that holds elections; any other one answers its requests as well."""
+        """Return the controller; any other broker answers its requests as well."""
         controller = self._image.controller
         return NO_LEADER if controller is None else controller.broker
 
     @property
     def controller_epoch(self) -> int:
-        """Return a number that grows whenever another broker becomes the controller: the revision at which it did."""
+        """Return a number that grows whenever another broker becomes the controller: the revision of that change."""
         return self._image.revision_of(CONTROLLER_KEY) or 1
 
     def brokers(self) -> Sequence[BrokerInfo]:
@@ -73,7 +73,7 @@ class Catalog:
         return [_described(each) for _, each in sorted(self._image.brokers.items())]
 
     def fenced(self) -> Sequence[BrokerInfo]:
-        """Return the brokers that were alive and are not, unless they were unregistered."""
+        """Return brokers that are registered but not alive."""
         image = self._image
         return [_described(each) for broker, each in sorted(image.known.items()) if broker not in image.brokers]
 
@@ -86,11 +86,11 @@ class Catalog:
         return not self._node.is_alone and any(client_id == broker_client_id(each) for each in registered(self))
 
     async def settled(self) -> None:
-        """Return when no broker is suspected of having died, or when finding out takes too long."""
+        """Return when no broker is suspected of having died, or when the checks take too long."""
         await self._node.settled()
 
     def find_topic(self, name: str) -> Topic | None:
-        """Return a topic, even one that is not visible yet because its partitions are still being added."""
+        """Return a topic, even if it is not visible yet because its partitions are still being added."""
         known, topic = self._map.topics.get(name), self._image.topics.get(name)
         if known is not None or topic is None or self._node.is_alone:
             return known
@@ -104,9 +104,9 @@ class Catalog:
         return 0 if state is None else len(state.replicas) - len(state.adding)
 
     def state_of(self, topic: Topic, index: int) -> int:
-        """Return a number that is another one whenever `partition` would return something else. Costs nothing.
+        """Return a number that differs whenever `partition` would return another value. Costs nothing.
 
-        It is the sum of two numbers that only grow: one with the partition's state, one with the brokers.
+        It is the sum of two increasing numbers: one for the partition's state, one for the brokers.
         """
         if self._node.is_alone:
             return self._own_epoch(topic, index)
@@ -116,8 +116,8 @@ class Catalog:
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the brokers of a partition that exists.
 
-        A leader whose registration has ended is none, until another is elected. A broker by itself leads what is
-        online.
+        A leader whose registration has ended counts as none until another one is elected. A broker by itself leads all
+        online partitions.
         """
         if self._node.is_alone:
             epoch, me = self._own_epoch(topic, index), (self._node.id,)
@@ -129,13 +129,13 @@ class Catalog:
         return _info(self._image, state)
 
     def _own_epoch(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch that the log has, on a broker by itself; UNKNOWN_EPOCH if it is offline."""
+        """Return the log's leader epoch, on a broker by itself; UNKNOWN_EPOCH if it is offline."""
         partition = self._map.partitions.get((topic.name, index))
         return UNKNOWN_EPOCH if partition is None else partition.log.epochs.current
 
 
 def registered(catalog: Catalog) -> set[int]:
-    """Return the ids of the brokers that are registered, alive or not."""
+    """Return the ids of registered brokers, alive or not."""
     return {broker.node_id for broker in (*catalog.brokers(), *catalog.fenced())}
 
 

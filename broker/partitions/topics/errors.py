@@ -1,4 +1,4 @@
-"""Errors of topics that exist, or do not."""
+"""Errors about the existence of topics."""
 
 
 class TopicExistsError(Exception):

@@ -1,7 +1,7 @@
-"""The interface of what carries out changes of topics.
+"""The interface of classes that carry out changes of topics.
 
-`OwnTopics` does so on a broker by itself, which makes and removes all logs; `SharedTopics` in a cluster, where each
-broker makes those of its replicas when its image has them.
+`OwnTopics` does so on a broker by itself, which creates and removes all logs; `SharedTopics` in a cluster, where each
+broker creates the logs of its replicas when they appear in its image.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ Assignment: TypeAlias = Sequence[Sequence[int]]  # the replicas of each partitio
 
 
 class Placement(NamedTuple):
-    """What is asked for of a new topic's replicas; -1: `default.replication.factor`."""
+    """The requested replicas of a new topic; -1: `default.replication.factor`."""
 
     topic: str
     partitions: int
@@ -28,18 +28,18 @@ class Placement(NamedTuple):
 
 
 class Executor(ABC):
-    """Carries out changes that were validated, as far as memory tells. Belongs to the event loop."""
+    """Carries out changes that were validated with data in memory. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # awaited before a deletion is forgotten
+        self.before_forgetting: list[Callable[[], Awaitable[None]]] = []  # awaited before a deletion is completed
 
     @abstractmethod
     def place(self, wanted: Placement, /) -> Assignment | None:
-        """Return the replicas of a new topic; None if there is no choice. Raises RefusedError, NoSpaceError."""
+        """Return the replicas of a new topic; None on a broker by itself. Raises RefusedError, NoSpaceError."""
 
     @abstractmethod
     async def create(self, topics: Sequence[Topic], answer_after_s: float, /) -> Failures:
-        """Create planned topics; return the failures. They may be answered before all is done, after that time."""
+        """Create planned topics; return the failures, after `answer_after_s` even if some are not created yet."""
 
     @abstractmethod
     async def grow(self, topic: Topic, count: int, added: Assignment, /) -> None:
@@ -51,25 +51,25 @@ class Executor(ABC):
 
     @abstractmethod
     def seen(self, name: str, state: TopicState, known: Topic | None, /) -> Topic | None:
-        """Return what users see of a topic that the image has; None for nothing new."""
+        """Return the visible state of a topic in the image; None if nothing has changed."""
 
     @abstractmethod
     def deleted(self, topic: Topic) -> None:
-        """Take a topic out of the map that the image does not have any more, or not for long."""
+        """Remove a topic from the map that the image no longer has, or is about to remove."""
 
     def is_taken(self, _: str, /) -> bool:
-        """Return whether a topic of this name exists that users do not see, and that `create` does not wait for."""
+        """Return whether a name is taken by an invisible topic that `create` does not wait for."""
         return False
 
     def place_more(self, _topic: Topic, _count: int, _assignment: Assignment | None, /) -> Assignment:
-        """Return the replicas of the partitions by which a topic grows to a count. Raises RefusedError."""
+        """Return the replicas of the partitions that a topic gains by growing to a count. Raises RefusedError."""
         return ()
 
     def check_settings(self, changed: Mapping[str, str]) -> None:  # noqa: B027  # a broker by itself needs no agreement
         """Raise SettingError if a setting cannot be changed for this broker only."""
 
     def changing(self, _: str, /) -> AbstractAsyncContextManager[None]:
-        """Wait until no other change of a topic is in progress, as far as they exclude each other."""
+        """Wait until no conflicting change of a topic is in progress."""
         return nullcontext()
 
     async def promote(self, topic: Topic, _: Mapping[int, int], /) -> None:
@@ -77,7 +77,7 @@ class Executor(ABC):
         raise InvalidTopicError(f"topic {topic.name!r} is not a mirror")
 
     async def finish_interrupted(self) -> None:  # noqa: B027  # the controller of a cluster does it
-        """Finish deletions that the end of the process has interrupted. Raises MetadataError, OSError."""
+        """Finish deletions that were interrupted when the process ended. Raises MetadataError, OSError."""
 
     async def finished(self) -> None:
         """Wait until no change is in progress."""

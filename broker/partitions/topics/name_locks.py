@@ -1,4 +1,4 @@
-"""Locks on names: changes of one topic are serialized, those of different topics run in parallel."""
+"""Locks on names: changes of one topic are serialized, changes of different topics run in parallel."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ import trio
 
 
 class NameLocks:
-    """Locks on names. Several names are locked at once, so that two callers never deadlock."""
+    """Locks on names. A caller locks all its names in one step, so callers never deadlock."""
 
     def __init__(self) -> None:
         self._held: set[str] = set()

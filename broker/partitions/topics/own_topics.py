@@ -1,15 +1,15 @@
-"""Carry out changes of topics on a broker by itself, many at a time: it makes and removes the logs, too.
+"""Carry out changes of topics on a broker by itself, many at a time, including those of their logs.
 
     create   commit to the store, in one write | create the directories in workers | publish
     delete   mark in the store, in one write | unpublish | rename the directories in workers | remove the mark
 
 Invariants:
-1. The store first: a topic is in it before its directories are created, and marked as deleted before they are renamed.
-   Startup completes a change that a crash interrupted.
+1. The store comes first: a topic is in it before its directories are created, and marked as deleted before they are
+   renamed. Startup completes a change that a crash interrupted.
 2. One change per name at a time, including names that collide: a topic cannot be created while its old data is being
    renamed. Changes of different topics do not wait for each other's disks.
-3. A change that has begun is completed, even if its client has disconnected. Large requests may be answered before
-   all directories are created or renamed, as in Kafka: once it is in the store, the rest will be done.
+3. A change that has begun is completed, even if its client has disconnected. Large requests may be answered before all
+   directories are created or renamed, as in Kafka: once a change is in the store, it will be completed.
 """
 
 import logging
@@ -50,7 +50,7 @@ PARTITIONS_PER_BATCH = 512  # created, fsynced and published together
 
 
 class _Request:
-    """A request to create or delete topics, with its failures until it is answered."""
+    """A request to create or delete topics, and its failures so far."""
 
     def __init__(self) -> None:
         self.failures: Failures = {}
@@ -82,20 +82,20 @@ class OwnTopics(Executor):
         self._writer = writer
         self._publish = publish
         self._names = NameLocks()
-        self._taken_out: dict[str, tuple[list[Partition], bool]] = {}  # of topics that are being deleted
-        self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data of them is left
+        self._taken_out: dict[str, tuple[list[Partition], bool]] = {}  # names of topics being deleted
+        self._unforgotten: dict[str, bool] = {}  # deleted topics still in the store, and whether data is left
 
     def place(self, wanted: Placement, /) -> None:
-        """Check that there is room: this broker has the only replica. Raises NoSpaceError."""
+        """Check that there is space; this broker has the only replica. Raises NoSpaceError."""
         if not uses_reserve(wanted.topic):
             self._storage.directories.check_space()
 
     def seen(self, _: str, state: TopicState, known: Topic | None, /) -> Topic | None:
-        """Return the topic with its settings: partitions, and new topics, are published with their logs."""
+        """Return the topic with its settings; partitions and new topics are published with their logs."""
         return None if known is None else replace(known, configs=dict(state.configs), mirror=state.mirror)
 
     def deleted(self, topic: Topic) -> None:
-        """Take a topic and its partitions out of the map."""
+        """Remove a topic and its partitions from the map."""
         self._taken_out[topic.name] = self._map.take_out(topic)
 
     def changing(self, name: str, /) -> AbstractAsyncContextManager[None]:
@@ -109,7 +109,7 @@ class OwnTopics(Executor):
                 yield
 
     async def _answer(self, names: Iterable[str], work: Callable[[_Request], Awaitable[None]]) -> Failures:
-        """Change topics in a task of its own; return the failures once `work` has answered or is done."""
+        """Change topics in a separate task; return the failures once `work` has answered or ended."""
         request = _Request()
         self._writer.spawn(partial(self._work, names, work, request))
         await request.answered.wait()
@@ -136,7 +136,7 @@ class OwnTopics(Executor):
         return await self._answer(names, partial(self._store_and_make, topics, answer_after_s))
 
     async def _store_and_make(self, topics: Sequence[Topic], answer_after_s: float, request: _Request) -> None:
-        """Create topics. `answer_after_s` is counted from the commit to the store."""
+        """Create topics. `answer_after_s` counts from the commit to the store."""
         wanted = self._without_taken(topics, request.failures)
         await self._forget_deleted([topic.name for topic in wanted])
         try:
@@ -147,7 +147,7 @@ class OwnTopics(Executor):
             return
         failures = await admin.create_local(self._node, {topic.name: _state_of(topic) for topic in wanted})
         request.failures |= failures
-        image = self._node.image  # what is kept there and what is published share names, ids and settings
+        image = self._node.image  # the stored and the published topic share names, ids and settings
         wanted = [image.topics[topic.name].named(topic.name) for topic in wanted if topic.name not in failures]
         if not wanted:
             return
@@ -158,7 +158,7 @@ class OwnTopics(Executor):
             nursery.cancel_scope.cancel()
 
     async def _answer_early(self, topics: Iterable[Topic], after_s: float, request: _Request) -> None:
-        """Answer when the time is up, and announce the topics that are not created yet."""
+        """Answer after a time, and announce topics that are not created yet."""
         await trio.sleep(after_s)
         for topic in topics:
             if topic.name not in self._map.topics and topic.name not in request.failures:
@@ -258,14 +258,14 @@ class OwnTopics(Executor):
         await self._remove([topic for name, topic in topics.items() if name not in failures], doomed, left)
 
     async def _remove(self, topics: Sequence[Topic], doomed: list[Partition], left: set[str]) -> None:
-        """Rename the directories of deleted topics, and forget the topics."""
+        """Rename the directories of deleted topics, and remove the topics from the store."""
         checkpoint = trio.lowlevel.checkpoint
         for partition in doomed:
             await partition.retire()
             await checkpoint()
         left |= await self._directories.move_away(doomed, {topic.name: topic for topic in topics}, checkpoint)
         while doomed:
-            doomed.pop()  # many objects, which are freed here
+            doomed.pop()  # frees many objects
             await checkpoint()
         await self._directories.forget(topics, left, checkpoint)
         for done in self.before_forgetting:

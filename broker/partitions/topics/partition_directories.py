@@ -1,7 +1,7 @@
 """Create and remove the directories of partitions, in the workers of their disks.
 
-Before a partition is created, the checkpoints contain nothing about one of its name (`Checkpoints.forget_stale`); once
-its name is synced, they contain it: a startup that finds no directory can tell an interrupted creation from a loss.
+Before a partition is created, the checkpoints have no entry of its name (`Checkpoints.forget_stale`); once its name is
+synced, they have one. So a startup without the directory can distinguish an interrupted creation from a loss.
 """
 
 import logging
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 
 # One worker creates the directories in a data directory. The work is system calls that do not wait for the disk, with
 # Python between them: for 2,000 partitions two workers took 1.0 s and one took 0.5 s, because they compete for the GIL.
-LOGS_PER_TURN = 16  # of a worker: some milliseconds
-LOGS_PER_STEP = 500  # whose removal is scheduled between two yields: about 1 ms
+LOGS_PER_TURN = 16  # partitions per step of a worker: some milliseconds
+LOGS_PER_STEP = 500  # directories scheduled for removal between two checkpoints: about 1 ms
 
-Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # lets other tasks run from time to time
+Checkpoint: TypeAlias = Callable[[], Awaitable[None]]  # a checkpoint for other tasks
 Failures: TypeAlias = dict[str, Exception]  # by topic
 
 
 class _Deleted(NamedTuple):
-    """The directory of a deleted or moved partition, and when to remove it, by trio's clock."""
+    """The directory of a deleted or moved partition, and the time to remove it, by trio's clock."""
 
     due: float
     path: str
@@ -47,7 +47,7 @@ class _Deleted(NamedTuple):
 
 @dataclass(slots=True)
 class Made:
-    """The logs that were created, and the failures, by topic and partition."""
+    """The created logs, and the failures, by topic and partition."""
 
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     failures: dict[TopicPartition, Exception] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Made:
 
 @dataclass(slots=True)
 class MadeTopics:
-    """The logs that were created, and the failures, by topic."""
+    """The created logs, and the failures, by topic."""
 
     logs: dict[str, list[PartitionLog]] = field(default_factory=dict)
     failures: Failures = field(default_factory=dict)
@@ -72,14 +72,14 @@ class PartitionDirectories:
         self._deleted: dict[str, list[_Deleted]] = {}  # by data directory
 
     async def forget_stale(self, topic: str, indexes: Iterable[int]) -> None:
-        """Remove what the checkpoints have about partitions, before the metadata has new ones. Raises OSError."""
+        """Remove entries of partitions from the checkpoints, before the metadata gets new ones. Raises OSError."""
         keys = {(topic, index) for index in indexes}
         await self._checkpoints.forget_stale(self._storage.directories.live, keys)
 
     async def make(self, new: Sequence[NewLog]) -> Made:
         """Create the directories of partitions, on all disks in parallel.
 
-        A failure affects its own partition only, or, if it is of a data directory, all partitions placed there.
+        A failure affects only its own partition or, if a data directory fails, all partitions placed there.
         """
         made = Made()
         placed, made.failures = await trio.to_thread.run_sync(self._storage.place, new)
@@ -90,7 +90,7 @@ class PartitionDirectories:
         return made
 
     async def make_topics(self, new: Sequence[NewLog]) -> MadeTopics:
-        """Create the directories of partitions as `make` does, but for each topic all of them, or none."""
+        """Create the directories of partitions as `make` does, but for each topic either all or none."""
         made, whole = await self.make(new), MadeTopics()
         for (name, _), error in made.failures.items():
             whole.failures[name] = error
@@ -100,7 +100,7 @@ class PartitionDirectories:
         return whole
 
     async def _give_up(self, keys: Collection[TopicPartition], made: Made) -> None:
-        """Close the logs of these partitions that were created, and forget where the partitions were placed."""
+        """Close the created logs of these partitions, and drop their placement."""
         logs = [made.logs.pop(key) for key in keys if key in made.logs]
         if logs:
             await trio.to_thread.run_sync(_close_all, logs)
@@ -128,7 +128,7 @@ class PartitionDirectories:
         created = [key for key in made.logs if self._storage.directories.holder(*key) is directory]
         try:
             await self._checkpoints.add_new(directory, created)
-        except OSError as error:  # a startup would not miss them before the next checkpoint
+        except OSError as error:  # until the next checkpoint, a startup would not detect their loss
             logger.warning("%s: cannot add new partitions to the checkpoint: %s", directory.path, error)
 
     def _workers(self, directory: DataDirectory) -> DiskWorkers:
@@ -161,7 +161,7 @@ class PartitionDirectories:
         for there in held.values():
             reached.update(there)
         for partition in doomed:
-            if partition.log not in reached:  # in a directory that went offline
+            if partition.log not in reached:  # its data directory went offline
                 left.add(partition.log.topic)
             await checkpoint()
         return left
@@ -179,7 +179,7 @@ class PartitionDirectories:
         return held
 
     async def forget(self, topics: Iterable[Topic], left: Collection[str], checkpoint: Checkpoint) -> None:
-        """Forget where deleted topics were placed; record each topic whose data could not be removed."""
+        """Drop the placement of deleted topics; record each topic whose data could not be removed."""
         directories = self._storage.directories
         for topic in topics:
             for index in range(topic.partitions):
@@ -194,7 +194,7 @@ class PartitionDirectories:
         self._deleted.setdefault(os.path.dirname(path), []).append(entry)
 
     async def remove_due(self, data_directory: str) -> None:
-        """Remove the directories of one data directory whose delay is over, in a worker thread."""
+        """Remove the due directories of one data directory, in a worker thread."""
         now = trio.current_time()
         deleted = self._deleted.pop(data_directory, [])
         self._deleted[data_directory] = [entry for entry in deleted if entry.due > now]

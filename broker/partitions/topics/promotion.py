@@ -1,4 +1,4 @@
-"""Lead partitions that followed the leaders of another cluster."""
+"""Take over the leadership of mirrored partitions."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int]) -> None:
-    """Begin a leader epoch in each partition, and abort the transactions that are open there. Raises OSError.
+    """Begin a leader epoch in each partition, and abort its open transactions. Raises OSError.
 
-    `known_epochs`: the latest epochs of the source by partition; new ones follow them. The coordinators of the
-    transactions are at the source, so none would end them here.
+    `known_epochs`: the latest epochs of the source by partition; new ones follow them. The transactions' coordinators
+    are at the source, so they would stay open here.
     """
     for partition in partitions:
         partition.mirror_of = None
@@ -40,9 +40,9 @@ def _checkpoint_epochs(logs: Iterable[PartitionLog]) -> None:
 
 
 async def abort_open(partition: Partition, before: int = MAX_INT64) -> None:
-    """Abort the transactions that are open in a partition, and began before an offset.
+    """Abort open transactions of a partition that began before an offset.
 
-    A failure is logged, and leaves the rest open.
+    A failure is logged and leaves the rest open.
     """
     producers = partition.log.producers
     try:

@@ -1,7 +1,6 @@
 """Create and delete the logs of single replicas, as a cluster assigns them to this broker.
 
-Replicas that are wanted, or unwanted, at the same time are dealt with together: each data directory is synced once for
-all of them.
+Concurrent creations and deletions are combined: each data directory is synced once for all of them.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Wish(Generic[T]):
-    """What a caller wants to be done, and the outcome."""
+    """A caller's request, and its outcome."""
 
     __slots__ = ("done", "error", "made", "what")
 
@@ -37,7 +36,7 @@ class _Wish(Generic[T]):
 
 
 class _Together(Generic[T]):
-    """Collects wishes while earlier ones are being fulfilled, and fulfills them together."""
+    """Collects requests while earlier ones are carried out, and carries them out together."""
 
     def __init__(self, fulfill: Callable[[Sequence[_Wish[T]]], Awaitable[None]], writer: Writer) -> None:
         self._fulfill = fulfill
@@ -46,7 +45,7 @@ class _Together(Generic[T]):
         self._is_running = False
 
     async def wish(self, what: T) -> _Wish[T]:
-        """Return a wish once it is fulfilled. Raises its error."""
+        """Return a request once it is carried out. Raises its error."""
         wish = _Wish(what)
         self._waiting.append(wish)
         if not self._is_running:
@@ -59,7 +58,7 @@ class _Together(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            await trio.lowlevel.checkpoint()  # those of the same turn belong together
+            await trio.lowlevel.checkpoint()  # combines requests of the same turn
             while self._waiting:
                 wishes, self._waiting = self._waiting, []
                 try:
@@ -99,7 +98,7 @@ class ReplicaLogs:
         self._dropping = _Together(self._drop_all, writer)
 
     async def make(self, topic: str, index: int) -> Partition:
-        """Create the log of a replica, or open what is there of it. Raises OSError, LogError."""
+        """Create or open the log of a replica. Raises OSError, LogError."""
         made = (await self._making.wish((topic, index))).made
         assert made is not None
         return made
@@ -116,7 +115,7 @@ class ReplicaLogs:
             name, index = wish.what
             topic = self._find_topic(name)
             if topic is None:
-                wish.error = NotReadyError(f"topic {name!r} does not exist any more")
+                wish.error = NotReadyError(f"topic {name!r} no longer exists")
                 continue
             self._leave_offline(name, index)
             new.append(NewLog(topic, index, self._configs.of(topic.configs)))
@@ -129,7 +128,7 @@ class ReplicaLogs:
                 wish.error = wish.error or made.failures.get(wish.what)
 
     def _leave_offline(self, topic: str, index: int) -> None:
-        """Forget the place of an earlier replica of this name, if its data directory is offline."""
+        """Drop the placement of an earlier replica of this name, if its data directory is offline."""
         self._map.offline.pop((topic, index), None)
         directories = self._storage.directories
         if directories.holder(topic, index) is not None and directories.is_offline(topic, index):
@@ -169,7 +168,7 @@ class ReplicaLogs:
                 self._storage.directories.forget(name, index)
 
     async def _is_left(self, topic: str, index: int) -> bool:
-        """Whether the directory of a dropped replica still has its name, as far as its disk can tell."""
+        """Whether the directory of a dropped replica still has its name, if its disk can be read."""
         directories = self._storage.directories
         holder = directories.holder(topic, index)
         if holder is None or directories.is_offline(topic, index):

@@ -1,6 +1,6 @@
-"""Carry out changes of topics in a cluster: each is a transaction of its store, or some.
+"""Carry out changes of topics in a cluster: each is one or several transactions of the store.
 
-Logs are created and removed by `Replicas`, on the brokers that have them.
+`Replicas` creates and removes logs, on the brokers that have them.
 """
 
 import logging
@@ -29,8 +29,8 @@ from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.live import LiveSettings
 from warmlog.broker.settings.types import SettingError
 
-RETRY_S = 1.0  # after a creation could not be finished
-MAX_UNFINISHED = 1000  # creations that took too long for their clients, and may have begun
+RETRY_S = 1.0  # pause after a creation could not be finished
+MAX_UNFINISHED = 1000  # creations that timed out for their clients, but may have begun
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SharedTopics(Executor):
     """Carries out changes in a cluster."""
 
     def __init__(self, node: ClusterNode, topics: TopicMap, settings: LiveSettings) -> None:
-        super().__init__()  # deletions are not waited for: see `TopicMap.note_deleted`
+        super().__init__()  # deletions do not wait; see `TopicMap.note_deleted`
         self._node = node
         self._map = topics
         self._live_settings = settings
@@ -47,7 +47,7 @@ class SharedTopics(Executor):
         node.on_change.append(lambda image, _: self._finish_begun(image))
 
     def is_taken(self, name: str, /) -> bool:
-        """Return whether the image has a topic, which may be one that is being created or deleted."""
+        """Return whether the image has a topic, including one that is being created or deleted."""
         return name in self._node.image.topics
 
     def check_settings(self, changed: Mapping[str, str]) -> None:
@@ -61,7 +61,7 @@ class SharedTopics(Executor):
         return state.named(name)
 
     def deleted(self, topic: Topic) -> None:
-        """Take a topic out of the map; `Replicas` removes its partitions."""
+        """Remove a topic from the map; `Replicas` removes its partitions."""
         self._map.forget(topic)
 
     # -- create --------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class SharedTopics(Executor):
         return admin.place(self._node.image, wanted.partitions, factor, self._node.random)
 
     async def create(self, topics: Sequence[Topic], _: float, /) -> Failures:
-        """Create planned topics of distinct names, and return the failures. Logs follow where the replicas are."""
+        """Create planned topics of distinct names; return the failures. Brokers then create logs of their replicas."""
         failures: Failures = {}
         taken: dict[str, str] = {}
         async with trio.open_nursery() as nursery:
@@ -91,7 +91,7 @@ class SharedTopics(Executor):
         return failures
 
     async def _place_and_create(self, topic: Topic, failures: Failures) -> None:
-        """Create a topic, whose replicas are placed here if it was not planned, as one of another cluster."""
+        """Create a topic; place its replicas first if it was not planned here, as for a mirrored topic."""
         if topic.assignment is None:
             try:
                 placed = self.place(Placement(topic.name, topic.partitions, -1, None))
@@ -109,7 +109,7 @@ class SharedTopics(Executor):
             failures[topic.name] = TopicExistsError(str(error)) if is_there else error
         except MetadataTimeoutError as error:
             failures[topic.name] = error
-            if topic.partitions > PARTITIONS_PER_STEP:  # others are created in one transaction
+            if topic.partitions > PARTITIONS_PER_STEP:  # smaller topics are created in one transaction
                 self._unfinished[topic.id] = topic
             while len(self._unfinished) > MAX_UNFINISHED:
                 self._unfinished.popitem(last=False)
@@ -118,13 +118,13 @@ class SharedTopics(Executor):
             failures[topic.name] = error
 
     async def _create_whole(self, topic: Topic) -> None:
-        """Create a topic, or what is left of it. Raises RefusedError, StoreError."""
+        """Create a topic, or its missing partitions. Raises RefusedError, StoreError."""
         assert topic.assignment is not None, "placed before"
         state = TopicState(id=topic.id, partitions=topic.partitions, configs=topic.configs, mirror=topic.mirror)
         await admin.create_topic(self._node, topic.name, state, topic.assignment)
 
     def _finish_begun(self, image: ClusterImage) -> None:
-        """Finish creations that have begun and timed out for their clients: their names cannot be used until then."""
+        """Finish creations that timed out for their clients; until then, their names cannot be used."""
         for topic in [each for each in self._unfinished.values() if each.name in image.topics]:
             del self._unfinished[topic.id]
             if _is_begun(image, topic):
@@ -135,7 +135,7 @@ class SharedTopics(Executor):
             try:
                 await self._create_whole(topic)
             except RefusedError:
-                return  # it was deleted meanwhile
+                return  # it was deleted in the meantime
             except StoreError as error:
                 logger.warning("topic %s: cannot complete its creation, retrying: %s", topic.name, error)
                 await trio.sleep(RETRY_S)
@@ -161,9 +161,9 @@ class SharedTopics(Executor):
     # -- promote -------------------------------------------------------------------------------------------------------
 
     async def promote(self, topic: Topic, _: Mapping[int, int], /) -> None:
-        """Make a mirrored topic writable; see `Topics.promote`. The leaders do it, each for its partitions.
+        """Make a mirrored topic writable; see `Topics.promote`. Each leader does it for its partitions.
 
-        What has begun is completed, also if this broker, or a leader, is gone by then. Raises InvalidTopicError,
+        A promotion that has begun is completed even if this broker, or a leader, fails. Raises InvalidTopicError,
         MetadataError.
         """
         without = [index for index in range(topic.partitions) if not self._has_leader(topic, index)]
@@ -217,6 +217,6 @@ class SharedTopics(Executor):
 
 
 def _is_begun(image: ClusterImage, topic: Topic) -> bool:
-    """Whether this creation of a topic has begun, and lacks some of its partitions."""
+    """Whether this creation of a topic has begun and lacks partitions."""
     state = image.topics.get(topic.name)
     return state is not None and state.id == topic.id and state.status is TopicStatus.CREATING

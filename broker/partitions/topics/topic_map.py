@@ -9,7 +9,7 @@ from warmlog.broker.metadata.topic import Topic, folded
 from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.partitions import TopicPartition
 
-MAX_DELETED: Final = 50_000  # ids of deleted topics that are remembered: 6 MB
+MAX_DELETED: Final = 50_000  # ids of deleted topics that are kept: 6 MB
 
 
 class TopicMap:
@@ -19,13 +19,13 @@ class TopicMap:
         """`leads_all`: whether this broker leads every partition that it has."""
         self.topics: dict[str, Topic] = {}
         self.partitions: dict[TopicPartition, Partition] = {}  # led by this broker, and visible to clients
-        self.local = self.partitions if leads_all else dict[TopicPartition, Partition]()  # those with a log here
+        self.local = self.partitions if leads_all else dict[TopicPartition, Partition]()  # all with a log here
         self.offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and the reason
-        self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created; set afterwards
+        self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created
         self.watchers: list[Callable[[str], None]] = []  # each is called with the name of a topic that has changed
         self._names: dict[bytes, str] = {}  # by id
-        self._folded: dict[str, str] = {}  # topics by folded name
-        self._deleted: dict[bytes, None] = {}  # ids, those deleted last at the end
+        self._folded: dict[str, str] = {}  # by folded name
+        self._deleted: dict[bytes, None] = {}  # ids, the latest deletion last
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self.local.values()))  # a copy: metrics are collected in a worker thread
@@ -39,7 +39,7 @@ class TopicMap:
         return self._folded.get(folded(name))
 
     def announce(self, topic: Topic) -> None:
-        """Make a topic visible whose partitions do not exist yet; `publish` or `lose` follows."""
+        """Make a topic visible before its partitions exist; `publish` or `lose` follows."""
         self.enter(topic)
         self.pending[topic.name] = trio.Event()
 
@@ -51,13 +51,13 @@ class TopicMap:
         self._settle(topic)
 
     def lose(self, topic: Topic, reason: str) -> None:
-        """Mark an announced topic offline, as it could not be created."""
+        """Mark an announced topic, which could not be created, as offline."""
         self.offline |= {(topic.name, index): reason for index in range(topic.partitions)}
         self._settle(topic)
 
     def enter(self, topic: Topic) -> None:
-        """Make a topic known, or what has changed of it."""
-        self._deleted.pop(topic.id.bytes, None)  # a creation without an answer may be repeated after a deletion
+        """Add a topic, or its changed state."""
+        self._deleted.pop(topic.id.bytes, None)  # an unanswered creation may be repeated after a deletion
         self.topics[topic.name] = topic
         self._names[topic.id.bytes] = topic.name
         self._folded[folded(topic.name)] = topic.name
@@ -70,7 +70,7 @@ class TopicMap:
             event.set()
 
     def note_deleted(self, topic_id: bytes) -> None:
-        """Remember the id of a deleted topic."""
+        """Record the id of a deleted topic."""
         self._deleted[topic_id] = None
         if len(self._deleted) > MAX_DELETED:
             del self._deleted[next(iter(self._deleted))]
@@ -80,7 +80,7 @@ class TopicMap:
         return topic_id in self._deleted
 
     def forget(self, topic: Topic) -> None:
-        """Make a deleted topic unknown; its partitions stay until they are removed."""
+        """Remove a deleted topic; its partitions stay until they are removed."""
         self.note_deleted(topic.id.bytes)
         self.topics.pop(topic.name, None)
         self._names.pop(topic.id.bytes, None)
@@ -89,7 +89,7 @@ class TopicMap:
             changed(topic.name)
 
     def take_out(self, topic: Topic) -> tuple[list[Partition], bool]:
-        """Remove a topic; return its partitions, and whether others of it are offline."""
+        """Remove a topic; return its partitions, and whether some are offline."""
         self.forget(topic)
         name, served, is_offline = topic.name, [], False
         for index in range(topic.partitions):

@@ -1,6 +1,6 @@
-"""Changes of topics and settings: they go to the store, and what comes back from there is what this broker knows.
+"""Change topics and settings: changes go to the store, and take effect when they come back in the image.
 
-create, alter, delete   validate | commit | wait until the own image has it (`Executor`)
+create, alter, delete   validate | commit | wait until this broker's image has it (`Executor`)
 the image               topics into the map, settings into force
 """
 
@@ -33,9 +33,9 @@ from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.broker.settings.live import LiveSettings, Overrides
 from warmlog.broker.settings.topics import LogConfigs, check_topic_configs
 
-LOGS_PER_STEP = 200  # whose settings change at once: a millisecond
+LOGS_PER_STEP = 200  # partitions reconfigured in one step: a millisecond
 
-Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # from old settings to new ones
+Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # maps old settings to new ones
 
 
 class Topics:
@@ -44,7 +44,7 @@ class Topics:
     def __init__(
         self, node: StoreNode, topics: TopicMap, settings: LiveSettings, configs: LogConfigs, executor: Executor
     ) -> None:
-        self.on_deleted: list[Callable[[str], None]] = []  # each is called with a deleted topic's name
+        self.on_deleted: list[Callable[[str], None]] = []  # each is called with the name of a deleted topic
         self._node = node
         self._map = topics
         self._live_settings = settings
@@ -64,13 +64,13 @@ class Topics:
         replication_factor: int = -1,
         assignment: Assignment | None = None,
     ) -> Topic:
-        """Return the topic that `create` would create, after all checks. Uses memory only.
+        """Return the topic that `create` would create, after all checks. Uses only memory.
 
         A replication factor of -1 means `default.replication.factor`. A broker by itself has the only replica, whatever
-        is asked for.
+        is requested.
 
         Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoSpaceError, and RefusedError
-        for replicas that are not possible.
+        for impossible replicas.
         """
         check_name(name)
         if name in self._map.topics or self._executor.is_taken(name):
@@ -89,8 +89,8 @@ class Topics:
         """Create planned topics of distinct names, and return the failures.
 
         The other topics are durable. A failure is one that `plan` raises, a MetadataError, or on a broker by itself the
-        LogError or OSError of a directory that could not be created. There, topics are served at once, or, if their
-        directories could not be created within `answer_after_s`, soon (until then they are in `TopicMap.pending`).
+        LogError or OSError of a directory that could not be created. There, topics are served on return, except those
+        whose directories were not created within `answer_after_s` (until then they are in `TopicMap.pending`).
         """
         return await self._executor.create(topics, answer_after_s)
 
@@ -127,7 +127,7 @@ class Topics:
                     await self._set_configs(name, lambda old: check_topic_configs(change(old), settings))
                 if count != topic.partitions:
                     await self._executor.grow(topic, count, added)
-            except RefusedError as error:  # another broker was first
+            except RefusedError as error:  # another broker was faster
                 raise InvalidPartitionsError(str(error)) if name in self._map.topics else unknown_topic(name) from None
             return self._map.topics.get(name, topic)
 
@@ -141,10 +141,10 @@ class Topics:
         return topic
 
     async def promote(self, name: str, known_epochs: Mapping[int, int]) -> Topic:
-        """Make a mirrored topic writable, at the end of its logs. What follows it must have stopped.
+        """Make a mirrored topic writable at the end of its logs. Copying must have stopped.
 
-        A new leader epoch begins in each, above those that the source is known to have, by partition. Transactions
-        that are open are aborted: their coordinator is elsewhere. Raises UnknownTopicError, MetadataError, OSError;
+        A new leader epoch begins in each log, above the source's known epochs by partition. Open transactions are
+        aborted, as their coordinator is at the source. Raises UnknownTopicError, MetadataError, OSError;
         InvalidTopicError if the topic is not mirrored or is offline.
         """
         async with self._executor.changing(name):
@@ -154,7 +154,7 @@ class Topics:
     async def alter_broker(
         self, change: Callable[[Overrides], Overrides], checkpoint: Checkpoint, *, validate_only: bool = False
     ) -> None:
-        """Change settings of this broker, or of all, and persist them. `change` maps old overrides to new ones.
+        """Change and store settings of this broker, or of all. `change` maps old overrides to new ones.
 
         Raises SettingError, MetadataError, and what `change` raises. Settings that the brokers of a cluster must agree
         on cannot be changed for one of them (KIP-966).
@@ -183,8 +183,8 @@ class Topics:
     async def delete(self, names: Sequence[str], checkpoint: Checkpoint, *, answers_early: bool = False) -> Failures:
         """Delete topics, and return the failures: UnknownTopicError, MetadataError.
 
-        The topics are unavailable at once; their files are removed after `file.delete.delay.ms`. `answers_early`:
-        return before their directories are renamed.
+        The topics become unavailable immediately; their files are removed after `file.delete.delay.ms`.
+        `answers_early`: return before their directories are renamed.
         """
         failures: Failures = {}
         existing: list[str] = []
@@ -202,11 +202,11 @@ class Topics:
 
     @property
     def before_forgetting(self) -> list[Callable[[], Awaitable[None]]]:
-        """Functions that are awaited before a deletion is forgotten."""
+        """Functions that are awaited before a deletion is completed."""
         return self._executor.before_forgetting
 
     async def finish_interrupted(self) -> None:
-        """Finish deletions that the end of the process has interrupted. Raises MetadataError, OSError."""
+        """Finish deletions that were interrupted when the process ended. Raises MetadataError, OSError."""
         await self._executor.finish_interrupted()
 
     async def finished(self) -> None:
@@ -214,7 +214,7 @@ class Topics:
         await self._executor.finished()
 
     async def until_ready(self, name: str) -> None:
-        """Wait until the partitions of a topic exist, if they are being created."""
+        """Wait until the partitions of a topic that is being created exist."""
         event = self._map.pending.get(name)
         if event is not None:
             await event.wait()
@@ -226,7 +226,7 @@ class Topics:
             state = image.topics.get(name)
             known = self._map.topics.get(name)
             if former_id is not None and _is_deleted(former_id, state) and not self._map.was_deleted(former_id.bytes):
-                if known is None:  # it was being created, or deleted when this broker started
+                if known is None:  # it was being created, or was deleted when this broker started
                     self._map.note_deleted(former_id.bytes)
                 else:
                     self._executor.deleted(known)
@@ -240,9 +240,9 @@ class Topics:
             self.take_settings()
 
     def _note_deleted(self, image: ClusterImage, gone: Iterable[UUID]) -> None:
-        """Remember deleted topics of which data is left, or was until now: there may be offsets of them, too."""
+        """Record deleted topics with data that is, or was until now, left: there may also be committed offsets."""
         for topic_id in gone:
-            if topic_id not in image.names:  # else it is being deleted, or was created again
+            if topic_id not in image.names:  # otherwise it is being deleted, or was recreated
                 self._map.note_deleted(topic_id.bytes)
 
     def _enter(self, name: str, state: TopicState, known: Topic | None) -> None:
@@ -254,18 +254,18 @@ class Topics:
             self._reconfigure([name])
 
     def take_settings(self) -> None:
-        """Put the settings of the store into force, for this broker and for its logs."""
+        """Apply the settings of the store to this broker and its logs."""
         self._live_settings.take_kept(kept_settings(self._node.image, self._node.id))
         self._reconfigure(list(self._map.topics))
 
     def _reconfigure(self, topics: Sequence[str]) -> None:
-        """Put settings into force for the logs of topics: for some at once, and for the others soon."""
+        """Apply settings to the logs of topics: to some immediately, to the others in the background."""
         steps = self._reconfigured(topics)
         if next(steps, None) is not None:
             self._node.spawn(partial(_finish, steps))
 
     def _reconfigured(self, topics: Sequence[str]) -> Iterator[int]:
-        """Apply the settings that are in force at each step. Yields the number of partitions done so far after each."""
+        """Apply the current settings step by step; yield the number of partitions done so far after each step."""
         number = 0
         for name in topics:
             index = 0
@@ -280,7 +280,7 @@ class Topics:
 
 
 def kept_settings(image: ClusterImage, broker: int) -> Mapping[str, str]:
-    """Return the dynamic settings in the store for a broker, in the form of `Overrides.kept`."""
+    """Return a broker's dynamic settings in the store, in the form of `Overrides.kept`."""
 
     def values(scope: str) -> Mapping[str, str]:
         config = image.configs.get(scope)
@@ -311,10 +311,10 @@ async def _finish(steps: Iterator[int]) -> None:
 def _changed_resource(
     name: str, before: Overrides, change: Callable[[Overrides], Overrides], old: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return the settings of a resource that `change` makes of its old ones."""
+    """Return the result of `change` for the settings of a resource."""
     return change(before.with_resource(name, old)).resources.get(name, {})
 
 
 def _is_deleted(topic_id: UUID, state: TopicState | None) -> bool:
-    """Whether the topic that had this id is deleted, or begins to be, given what its name stands for now."""
+    """Whether the topic with this id is (being) deleted, given the topic that has its name now."""
     return state is None or state.id != topic_id or state.status is TopicStatus.DELETING
