@@ -1,6 +1,6 @@
-"""What groups of all kinds take beside requests, and the effect that they have in common.
+"""Inputs and effects that all kinds of groups have in common.
 
-A group is an automaton without a clock, an event loop or a disk: time is passed in, answers and records to write come
+A group is an automaton without a clock, an event loop or a disk: time is passed in; answers, and records to write, come
 out as effects.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 NEVER: Final = math.inf  # a deadline that does not exist
-Waiter: TypeAlias = object  # the identity of a request that waits for a response
+Waiter: TypeAlias = object  # the identity of a waiting request
 
 
 class Instant(NamedTuple):
@@ -25,9 +25,9 @@ class Instant(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A joining client, as its connection knows it.
+    """A joining client, described by its connection.
 
-    `holder`: whose share its memory counts in (`Holdings`). `new_id`: a unique suffix for the id of a new member.
+    `holder`: the holder whose share its memory counts in (`Holdings`). `new_id`: a unique suffix for a new member's id.
     """
 
     client_id: str

@@ -43,14 +43,14 @@ from warmlog.protocol.records.record import MAX_INT64
 logger = logging.getLogger(__name__)
 
 MS_PER_MINUTE = 60_000
-GROUPS_PER_STEP = 100  # whose offsets of a deleted topic are removed between two checkpoints
+GROUPS_PER_STEP = 100  # groups from which a deleted topic's offsets are removed between two checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
     """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids).
 
-    The group counts for its `holder` if it counts for no other yet (`Holdings`). `version`: of Kafka's OffsetCommit.
+    The group counts for `holder` unless it already counts for another one (`Holdings`). `version`: of OffsetCommit.
     """
 
     generation: int
@@ -142,10 +142,7 @@ class OffsetCommits:
     async def _check_commit(
         self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], *, in_transaction: bool
     ) -> ErrorCode:
-        """Return whether this client may commit; if so, the group exists afterwards.
-
-        A commit from outside a group creates it.
-        """
+        """Return whether this client may commit. If so, the group exists afterwards."""
         error = self._groups.available(name) or await self._groups.runtime.ensure() or self._groups.available(name)
         if error is not ErrorCode.NONE:
             return error
@@ -165,7 +162,7 @@ class OffsetCommits:
     def _verdict(
         self, group: Group, committer: Committer, *, in_transaction: bool
     ) -> CommitVerdict | StreamsCommitVerdict:
-        """Return what a group says to a commit."""
+        """Return a group's verdict on a commit."""
         member = committer.member_id, committer.instance_id, committer.generation
         if isinstance(group, ConsumerGroup | StreamsGroup):
             if in_transaction:
@@ -190,7 +187,7 @@ class OffsetCommits:
         return [verdict.partition(self._topic_id(each.topic), each.partition) for each in offsets]
 
     def _check_size(self, group: Group, committer: Committer, offsets: Sequence[OffsetToCommit]) -> ErrorCode:
-        """Return whether there is room for offsets."""
+        """Return whether memory is available for offsets."""
         shard = self._groups.shard_of(group.group_id)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
@@ -211,7 +208,7 @@ class OffsetCommits:
         retention_ms: int | None,
         producer: LogProducer | None,
     ) -> OffsetWrite:
-        """Append offsets, and put them into memory once they are written."""
+        """Append offsets, and apply them to memory once they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
         topic_ids = {topic: self._topic_id(topic) for topic in {requested.topic for requested in offsets}}
@@ -232,7 +229,7 @@ class OffsetCommits:
         ]
 
         def put(record_offsets: Sequence[int]) -> None:
-            if shard.get(name) is None:  # the group was deleted during the write, without these offsets
+            if shard.get(name) is None:  # the group, without these offsets, was deleted during the write
                 shard.create(name)
             deleted = {topic for topic, topic_id in topic_ids.items() if self._topic_id(topic) != topic_id}
             if deleted:
@@ -250,14 +247,14 @@ class OffsetCommits:
 
         try:
             rows: Rows = [*encode_offsets(name, entries)]
-        except MalformedError:  # every other field has been checked: the metadata exceeds a record's length field
+        except MalformedError:  # every other field was checked: the metadata exceeds a record's length field
             refused = begun_write()
             refused.settle(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             return refused
         return self._writer.write(shard, name, rows, put, producer)
 
     def check_delete_offsets(self, name: str) -> ErrorCode:
-        """Return whether offsets of a group may be deleted at all."""
+        """Return NONE, or why offsets of a group may not be deleted."""
         error = self._groups.available_to_members(name)
         group = self._groups.get(name)
         if error is not ErrorCode.NONE or group is None or isinstance(group, ShareGroup):
@@ -317,7 +314,7 @@ class OffsetCommits:
 
     def _remove_topic(self, shard: GroupShard, topic: str) -> Iterator[bool]:
         """Remove the offsets of a topic, and append their tombstones. Yield between steps of about a millisecond."""
-        end = shard.term.partition.log.offsets.log_end_offset  # what is written later is committed for a new topic
+        end = shard.term.partition.log.offsets.log_end_offset  # later offsets are committed for a new topic
         groups = chain(shard.pending.remove_topic(topic, end), shard.offsets.remove_topic(topic, end))
         while step := list(islice(groups, GROUPS_PER_STEP)):
             for name, partitions in step:
@@ -332,21 +329,21 @@ class OffsetCommits:
             done.set()
 
     async def tombstones_appended(self) -> None:
-        """Return when the tombstones for all topics deleted so far are appended."""
+        """Wait until the tombstones for all topics deleted so far are appended."""
         for done in list(self._removals):
             await done.wait()
 
     def remove_obsolete(self, shard: GroupShard) -> Iterator[None]:
-        """Append tombstones for offsets of deleted topics that were found in the log. No commit may be under way."""
-        while shard.obsolete:  # removed on the way: freeing a million of them at once would hold the event loop
+        """Append tombstones for offsets of deleted topics that the log contained. No commit may be in progress."""
+        while shard.obsolete:  # freed on the way: freeing a million of them in one step would hold the event loop
             name, partitions = shard.obsolete.popitem()
             for start in range(0, len(partitions), OFFSETS_PER_STEP):
                 self._remove_deleted(shard, name, partitions[start : start + OFFSETS_PER_STEP])
                 yield
 
     def _remove_deleted(self, shard: GroupShard, name: str, partitions: Iterable[TopicPartition]) -> None:
-        """Write tombstones for offsets that were committed for topics that are deleted by now."""
-        # Not for one that was committed for a new topic of the same name: it replaces the earlier record.
+        """Write tombstones for offsets of topics that were deleted since they were committed."""
+        # not for an offset of a new topic with the same name: it replaces the earlier record
         unused = [pair for pair in partitions if not _has_offset(shard, name, *pair)]
         if unused:
             self._writer.write_tombstones(shard, name, unused)
@@ -360,7 +357,7 @@ class OffsetCommits:
             rows: Rows = [
                 (encode_offset_key(name, topic, index), None)
                 for index in indexes[start : start + OFFSETS_PER_STEP]
-                # An offset that is there again was committed for a new topic of the same name.
+                # an offset that exists again was committed for a new topic with the same name
                 if shard.offsets.get(name, topic, index) is None
             ]
             if rows:
@@ -381,7 +378,7 @@ class OffsetCommits:
     async def _clean_up(self, shard: GroupShard, group: Group) -> None:
         """Remove a group's expired offsets, and the group itself if it is empty and no offset is left.
 
-        A share group has no offsets, and is removed by administrators only.
+        A share group has no offsets, and only administrators remove it.
         """
         name = group.group_id
         if shard.get(name) is not group or not self._groups.is_available(shard) or isinstance(group, ShareGroup):
@@ -415,12 +412,12 @@ class OffsetCommits:
 
 
 def _has_offset(shard: GroupShard, name: str, topic: str, partition: int) -> bool:
-    """Return whether an offset is committed, or will be if an open transaction commits."""
+    """Return whether an offset is committed, or may become so when an open transaction commits."""
     return shard.pending.is_pending(name, topic, partition) or shard.offsets.get(name, topic, partition) is not None
 
 
 def _failure_of(writes: Iterable[tuple[Sequence[int], OffsetWrite]]) -> ErrorCode:
-    """Return the error of a failed write: if it was to begin a transaction, those behind it cannot continue it."""
+    """Return the error of a failed write: if it was to begin a transaction, later ones cannot continue it."""
     return next((write.value for _, write in writes if write.is_settled and write.value), ErrorCode.NONE)
 
 

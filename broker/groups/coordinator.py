@@ -2,7 +2,7 @@
 
 Invariants:
 1. A request changes its group in one synchronous call, and only then waits for its response.
-2. When a client disconnects while it waits, its waiter is dropped at once; the member stays until its session timeout.
+2. When a waiting client disconnects, its waiter is dropped immediately; the member stays until its session timeout.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService, GroupMetadataManager.
 """
@@ -39,7 +39,7 @@ from warmlog.protocol.groups import (
 
 logger = logging.getLogger(__name__)
 
-MAX_PROTOCOLS = 100  # of a member: each is compared with those of all others, and clients have two or three
+MAX_PROTOCOLS = 100  # protocols of a member: each is compared with those of all others, and clients have two or three
 
 
 class GroupCoordinator:
@@ -53,9 +53,9 @@ class GroupCoordinator:
     # -- members --
 
     async def join(self, request: JoinGroupRequest, *, client_id: str, host: str, holder: str) -> JoinGroupResponse:
-        """Join a group. Return at the end of the rebalance's join phase, or at once with an error.
+        """Join a group. Returns at the end of the rebalance's join phase, or immediately with an error.
 
-        `holder`: whose share the member's memory counts in.
+        `holder`: the holder whose share the member's memory counts in.
         """
         error = await self._check_join(request)
         known = self._groups.get(request.group)
@@ -83,7 +83,7 @@ class GroupCoordinator:
     async def _join_consumer_group(
         self, group: ConsumerGroup, request: JoinGroupRequest, *, client_id: str, host: str, holder: str
     ) -> JoinGroupResponse:
-        """Join a group whose members use the consumer protocol, or did."""
+        """Join a group whose members use, or used, the consumer protocol."""
         size = size_of(request.protocols)
         if size > self._groups.max_record_bytes(request.group):
             return JoinGroupResponse(error=ErrorCode.MESSAGE_TOO_LARGE)
@@ -101,7 +101,7 @@ class GroupCoordinator:
         return response
 
     async def sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
-        """Return a member's assignment once the leader has sent it, or at once with an error."""
+        """Return a member's assignment once the leader has sent it, or immediately with an error."""
         error = self._groups.available_to_members(request.group)
         known = self._groups.get(request.group)
         if isinstance(known, ConsumerGroup) and error is ErrorCode.NONE:
@@ -124,7 +124,7 @@ class GroupCoordinator:
                 TOPIC,
                 f"{max_bytes:,}",
             )
-            return SyncGroupResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka
+            return SyncGroupResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka
         if not all(self._groups.holdings.admit(*grown) for grown in _growth(group, request)):
             return SyncGroupResponse(error=ErrorCode.GROUP_MAX_SIZE_REACHED)
         pending: PendingAnswer[SyncGroupResponse | None] = PendingAnswer(None)
@@ -167,7 +167,7 @@ class GroupCoordinator:
         return ErrorCode.NONE, errors
 
     def _classic(self, name: str) -> ClassicGroup | None:
-        """Return a group of the classic protocol, None where there is none of this name."""
+        """Return a group of the classic protocol; None if there is none of this name."""
         group = self._groups.get(name)
         return group if isinstance(group, ClassicGroup) else None
 
@@ -184,7 +184,7 @@ class GroupCoordinator:
         return await self._groups.runtime.ensure() or self._groups.available(request.group)
 
     def _check_size(self, group: ClassicGroup | None, request: JoinGroupRequest, holder: str) -> ErrorCode:
-        """Return whether there is room for what a member declares. What could not be stored is refused at once."""
+        """Check that there is memory for a member's declaration, and that a record can hold it."""
         size = size_of(request.protocols)
         max_bytes = self._groups.max_record_bytes(request.group)
         if size > max_bytes:
@@ -201,7 +201,7 @@ class GroupCoordinator:
     # -- administration --
 
     def list_groups(self) -> Iterator[ListedGroup]:
-        """Yield the groups, in no order, as Kafka does; each group's state is that of when it is yielded."""
+        """Yield the groups in no order, as Kafka does; a group's state is that at the time it is yielded."""
         for group in self._groups.all():
             if group.is_dead:
                 continue  # its log partition has another leader now
@@ -209,7 +209,7 @@ class GroupCoordinator:
             yield ListedGroup(group=group.group_id, protocol_type=kind, state=group.state, type=group.type)
 
     def describe(self, name: str) -> DescribedGroup:
-        """Describe a group and its members; metadata and assignments only while the group is stable, as Kafka does."""
+        """Describe a group and its members; metadata and assignments only while the group is stable, as in Kafka."""
         error = self._groups.available(name)
         if error is not ErrorCode.NONE:
             return DescribedGroup(group=name, state="", error=error)
@@ -240,12 +240,12 @@ class GroupCoordinator:
 
 
 def _may_replace(group: ShareGroup | StreamsGroup) -> bool:
-    """Return whether a classic group may take the place of a group, which keeps its offsets."""
+    """Return whether a classic group may replace a group, keeping its offsets."""
     return isinstance(group, StreamsGroup) and group.is_empty
 
 
 def _growth(group: ClassicGroup, request: SyncGroupRequest) -> Iterable[tuple[str, int]]:
-    """Return by how many bytes the assignments of a leader let each holder grow."""
+    """Return by how many bytes each holder grows with a leader's assignments."""
     growth: Counter[str] = Counter()
     for assignment in request.assignments:
         member = group.members.get(assignment.member_id)

@@ -29,8 +29,8 @@ class GroupDeletions:
     async def delete(self, name: str) -> ErrorCode:
         """Delete a group that has no members, with its offsets.
 
-        Waits for at most `offsets.commit.timeout.ms`, besides the share coordinators; what has begun is completed in
-        any case.
+        Waits for at most `offsets.commit.timeout.ms`, in addition to the share coordinators; a deletion that has begun
+        is completed in any case.
         """
         error = self._groups.available(name)
         group = self._groups.get(name)
@@ -51,7 +51,7 @@ class GroupDeletions:
         return deletion.value
 
     async def _delete(self, shard: GroupShard, group: Group, deletion: OffsetWrite) -> None:
-        """Write the tombstones of a group that was dropped; restore it if that fails."""
+        """Write the tombstones of a dropped group; restore it if that fails."""
         name = group.group_id
         pending = [pair for pair in shard.pending.of(name) if shard.offsets.get(name, *pair) is None]
         for start in range(0, len(pending), OFFSETS_PER_STEP):

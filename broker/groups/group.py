@@ -1,6 +1,6 @@
-"""The kinds of groups, which share names, committed offsets and the log partition of their records.
+"""The kinds of groups. They share their names, committed offsets and the log partition of their records.
 
-What all kinds have: `group_id`, `type`, `protocol_type`, `owner` and `counted` (`Holdings`), `held`, `state`,
+All kinds have: `group_id`, `type`, `protocol_type`, `owner` and `counted` (`Holdings`), `held`, `state`,
 `is_empty`, `is_dead`, `has_pending_members`, `is_subscribed`, `may_lose_offsets`, `offsets_expire_since_ms`,
 `take_effects`, `wake_at_s`, `expire`, `forget_waiter`, `close`, `tombstones`, `replaced`. Those with committed offsets
 also have `check_commit` and `check_transactional_commit`.

@@ -1,10 +1,10 @@
-"""How much memory groups hold, and for whom: members with what they declare, assignments, committed offsets.
+"""The memory of groups by holder: members with their declarations, assignments, committed offsets.
 
-A holder is the principal of clients (`User:alice`) where a listener authenticates them, wherever they come from, and
-the address of others. A member counts for its holder; a group and its offsets count for the holder that created it, or
-that committed first since it was loaded from the log. A holder has at most a quarter of
-`warmlog.groups.memory.max.bytes`, so a client that invents groups and members, or commits long texts, leaves room for
-others. Sizes are those of the contents plus an estimate of the objects around them.
+A holder is the principal of authenticated clients (`User:alice`), whatever their address, and the address of others. A
+member counts for its holder; a group and its offsets count for the holder that created the group, or that committed
+first since it was loaded from the log. A holder may have at most a quarter of `warmlog.groups.memory.max.bytes`, so a
+client that invents groups and members, or commits long texts, leaves memory for others. Sizes are those of the
+contents plus an estimate for the objects around them.
 """
 
 import logging
@@ -16,7 +16,7 @@ from warmlog.broker.groups.group import Group
 
 logger = logging.getLogger(__name__)
 
-HOLDER_SHARE = 4  # a holder may have one part in so many
+HOLDER_SHARE = 4  # a holder's share is the limit divided by this
 GROUP_BYTES = 1_200
 LOG_PAUSE_S = 10.0
 
@@ -25,7 +25,7 @@ class Holdings:
     """The bytes that the groups of a broker hold. Used on the event loop only."""
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
-        """`limit`: of all groups together, in bytes. `clock` returns seconds."""
+        """`limit`: for all groups together, in bytes. `clock` returns seconds."""
         self._limit = limit
         self._clock = clock
         self._log_at = -math.inf
@@ -34,7 +34,7 @@ class Holdings:
         self.refused = 0
 
     def admit(self, holder: str, growth: int) -> bool:
-        """Return whether a holder may have so many bytes more; a refusal is counted and logged.
+        """Return whether a holder may have this many more bytes; a refusal is counted and logged.
 
         An empty name stands for this broker, which has no share of its own.
         """
@@ -53,14 +53,14 @@ class Holdings:
         return False
 
     def settle(self, group: Group, offset_bytes: int) -> None:
-        """Count what a group holds now. `offset_bytes`: of its committed offsets."""
+        """Count the bytes that a group holds now. `offset_bytes`: of its committed offsets."""
         held = Counter(group.held)
         held[group.owner] += GROUP_BYTES + offset_bytes
         if held != group.counted:
             self._replace(group, held)
 
     def release(self, group: Group) -> None:
-        """Count a group no longer."""
+        """Remove a group from the count."""
         self._replace(group, {})
 
     def _replace(self, group: Group, held: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Write offsets, and their tombstones, into the log of the groups, and take them over into memory afterwards."""
+"""Write offsets, and their tombstones, to the log of groups, and apply them to memory afterwards."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -15,14 +15,14 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_offset_key
 from warmlog.protocol.partitions import TopicPartition
 
-OFFSETS_PER_STEP = 128  # written as one batch between two checkpoints: about 2 ms
+OFFSETS_PER_STEP = 128  # offsets written as one batch between two checkpoints: about 2 ms
 
 
 OffsetWrite: TypeAlias = PendingAnswer[ErrorCode]  # COORDINATOR_NOT_AVAILABLE until the outcome is known
 
 
 def begun_write() -> OffsetWrite:
-    """Return a write whose outcome is not known."""
+    """Return a write whose outcome is unknown."""
     return PendingAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -40,7 +40,7 @@ class OffsetWriter:
         then: Callable[[Sequence[int]], None],
         producer: LogProducer | None = None,
     ) -> OffsetWrite:
-        """Append records, and call `then` with the offsets of the written ones, even if no task waits for it."""
+        """Append records, and call `then` with the offsets of written ones, even if no task waits for it."""
         write = begun_write()
 
         def settled(error: ErrorCode, record_offsets: Sequence[int]) -> None:
@@ -98,5 +98,5 @@ class OffsetWriter:
         return next((error for error in outcomes if error is not ErrorCode.NONE), ErrorCode.NONE)
 
     def time_limit(self) -> trio.CancelScope:
-        """Return the time that a request may wait for what it has written; see `OffsetWrite`."""
+        """Return how long a request may wait for its write; see `OffsetWrite`."""
         return trio.move_on_after(self._groups.settings.offsets_commit_timeout_ms / 1000)

@@ -1,4 +1,4 @@
-"""Committed offsets in memory, and the rule by which they expire (KIP-211).
+"""Committed offsets in memory, and the rule of their expiry (KIP-211).
 
 Invariant: of two values for one partition, the one whose record is later in the log is kept, whichever arrives first.
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from warmlog.broker.groups.group import Group
 from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 
-ENTRY_BYTES = 300  # of an offset in memory, without its metadata
+ENTRY_BYTES = 300  # bytes of an offset in memory, without its metadata
 
 
 class Committed(NamedTuple):
@@ -26,8 +26,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, Committed]]] = {}
-        self._committed_for: dict[str, dict[str, None]] = {}  # the groups that have offsets of a topic
-        self._bytes: dict[str, int] = {}  # that each group's offsets hold
+        self._committed_for: dict[str, dict[str, None]] = {}  # groups that have offsets of a topic
+        self._bytes: dict[str, int] = {}  # bytes held by each group's offsets
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -38,7 +38,7 @@ class Offsets:
         return None if offset is None else offset.value
 
     def of(self, group: str) -> Iterator[tuple[str, int, OffsetAndMetadata]]:
-        """Yield (topic, partition, offset) for everything that a group has committed, in order."""
+        """Yield (topic, partition, offset) of all offsets that a group has committed, in order."""
         for topic, partitions in sorted(self._groups.get(group, {}).items()):
             for partition, committed in sorted(partitions.items()):
                 yield topic, partition, committed.value
@@ -52,7 +52,7 @@ class Offsets:
         return list(self._groups)
 
     def committed_at_ms(self, group: str) -> int:
-        """Return when a group has last committed an offset that it still has. May be called in a worker."""
+        """Return the latest commit time of a group's present offsets. May be called in a worker."""
         topics = list(self._groups.get(group, {}).values())
         return max((each.value.commit_ms for topic in topics for each in list(topic.values())), default=NO_TIME)
 
@@ -88,13 +88,13 @@ class Offsets:
             self._drop(group, topics, topic)
 
     def bytes_of(self, group: str) -> int:
-        """Return about how many bytes a group's offsets hold."""
+        """Estimate the bytes that a group's offsets hold."""
         return self._bytes.get(group, 0)
 
     def remove_topic(self, topic: str, end: int) -> Iterator[tuple[str, list[int]]]:
-        """Remove a deleted topic's offsets, those of records before `end`, in as many steps as groups have committed.
+        """Remove a deleted topic's offsets with records before `end`, one group per step.
 
-        Yield each group and the partitions for which it had committed any. Others may change offsets between steps.
+        Yield each group and its partitions that had an offset. Offsets may change between steps.
         """
         for group in list(self._committed_for.get(topic, ())):
             topics = self._groups.get(group, {})
@@ -107,7 +107,7 @@ class Offsets:
             yield group, removed
 
     def _drop(self, group: str, topics: dict[str, dict[int, Committed]], topic: str) -> None:
-        """Remove a topic for which a group has no offset left."""
+        """Remove a topic from a group that has no offset of it left."""
         del topics[topic]
         if not topics:
             del self._groups[group], self._bytes[group]
@@ -120,7 +120,7 @@ class Offsets:
             del self._committed_for[topic]
 
     def forget(self, count: int) -> bool:
-        """Forget offsets of whole topics, at least `count` of them; return whether others are left."""
+        """Drop at least `count` offsets, of whole topics; return whether others are left."""
         while self._groups and count > 0:
             name, topics = self._groups.popitem()
             while topics and count > 0:
@@ -134,10 +134,10 @@ class Offsets:
         return bool(self._groups)
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[tuple[str, int, OffsetAndMetadata]]:
-        """Return a group's offsets whose retention time is over.
+        """Return a group's offsets whose retention time has passed.
 
-        It is counted from when the group became empty. Where a group has never had members, or its members do not
-        subscribe to the topic, it is counted from the commit.
+        It counts from when the group became empty or, if the group has never had members or its members do not
+        subscribe to the topic, from the commit.
         """
         since_ms = group.offsets_expire_since_ms
         if since_ms is None:
@@ -150,7 +150,7 @@ class Offsets:
 
 
 def held_bytes(value: OffsetAndMetadata | None) -> int:
-    """Return about how many bytes a committed offset holds; 0 for none."""
+    """Estimate the bytes that a committed offset holds; 0 for none."""
     return 0 if value is None else ENTRY_BYTES + len(value.metadata)
 
 

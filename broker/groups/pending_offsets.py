@@ -1,10 +1,10 @@
-"""Offsets committed within transactions that are still open.
+"""Offsets committed within open transactions.
 
 Invariants:
-1. A pending offset is visible to no reader; a marker in its log partition commits or drops it. A transaction may span
-   several partitions of `__consumer_offsets`: each has its own `PendingOffsets`.
-2. An offset is ended by the first marker behind its record, even if the marker is reported before the record: while an
-   append is under way, or the log partition is being loaded.
+1. Readers do not see pending offsets; a marker in the log partition commits or drops them. A transaction may span
+   several partitions of `__consumer_offsets`, each with its own `PendingOffsets`.
+2. The first marker after its record ends an offset, even if the marker is reported before the record: while an append
+   is in progress, or the log partition is being loaded.
 
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager (pendingTransactionalOffsets, openTransactions);
 KIP-447.
@@ -50,37 +50,37 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._open: dict[int, PendingTransaction] = {}
-        self._ended: set[PendingTransaction] = set()  # their markers are written, some of their offsets not taken yet
+        self._ended: set[PendingTransaction] = set()  # transactions with a written marker and offsets not taken yet
         self._groups: dict[str, dict[str, dict[int, set[PendingTransaction]]]] = {}  # by group, topic and partition
         self._count = 0
-        self._bytes: Counter[str] = Counter()  # that the offsets of each group hold
-        self._writes: Counter[int] = Counter()  # appends that are not reported yet
+        self._bytes: Counter[str] = Counter()  # bytes held by the offsets of each group
+        self._writes: Counter[int] = Counter()  # appends not reported yet
         self._is_loading = False
-        self._markers: dict[int, list[tuple[int, Outcome]]] = {}  # reported meanwhile, with their offsets
+        self._markers: dict[int, list[tuple[int, Outcome]]] = {}  # markers reported in the meantime, with their offsets
 
     def __len__(self) -> int:
-        """Return the number of offsets, counted for each transaction that has one."""
+        """Return the number of offsets, counted per transaction."""
         return self._count
 
     # -- changes --
 
     def begin_write(self, producer_id: int) -> None:
-        """Note that offsets of a producer are about to be appended."""
+        """Record that offsets of a producer are about to be appended."""
         self._writes[producer_id] += 1
 
     def end_write(self, producer_id: int) -> None:
-        """Note that an append was reported. Call it after `put`."""
+        """Record that an append was reported. Call it after `put`."""
         self._writes[producer_id] -= 1
         if not self._writes[producer_id]:
             del self._writes[producer_id]
             self._forget_markers(producer_id)
 
     def begin_loading(self) -> None:
-        """Note that the log partition is about to be read."""
+        """Record that the log partition is about to be read."""
         self._is_loading = True
 
     def finish_loading(self) -> None:
-        """Note that the pending offsets of the log partition were `put`."""
+        """Record that the pending offsets of the log partition were `put`."""
         self._is_loading = False
         for producer_id in list(self._markers):
             self._forget_markers(producer_id)
@@ -90,7 +90,7 @@ class PendingOffsets:
             self._markers.pop(producer_id, None)
 
     def outcome_of(self, producer_id: int, record_offset: int) -> Outcome | None:
-        """Return how the transaction of a record that is being reported has ended already, or None."""
+        """Return the outcome of the transaction of a record being reported, if it has already ended."""
         for offset, outcome in self._markers.get(producer_id, ()):
             if offset > record_offset:
                 return outcome
@@ -113,7 +113,7 @@ class PendingOffsets:
             self._count += 1
 
     def end(self, producer_id: int, marker_offset: int, outcome: Outcome) -> PendingTransaction | None:
-        """Note that a marker was written. Return its transaction, whose offsets stay pending until `take`."""
+        """Record that a marker was written. Return its transaction, whose offsets stay pending until `take`."""
         if producer_id in self._writes or self._is_loading:
             self._markers.setdefault(producer_id, []).append((marker_offset, outcome))
         transaction = self._open.pop(producer_id, None)
@@ -131,25 +131,25 @@ class PendingOffsets:
         return taken
 
     def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
-        """Remove the offsets that a tombstone at `record_offset` follows."""
+        """Remove the offsets that precede a tombstone at `record_offset`."""
         key = (group, topic, partition)
         for transaction in list(self._groups.get(group, {}).get(topic, {}).get(partition, ())):
             if transaction.offsets[key].record_offset < record_offset:
                 self._remove(transaction, key)
 
     def remove_topic(self, topic: str, end: int) -> Iterator[tuple[str, list[int]]]:
-        """Remove the offsets of a deleted topic, those of records before `end`; yield each group and its partitions."""
+        """Remove a deleted topic's offsets with records before `end`; yield each group and its partitions."""
         for group in [name for name, topics in self._groups.items() if topic in topics]:
             offsets = list(self._groups.get(group, {}).get(topic, {}).items())
             for partition, transactions in offsets:
                 for transaction in list(transactions):
                     if transaction.offsets[group, topic, partition].record_offset < end:
                         self._remove(transaction, (group, topic, partition))
-            # Not of one with a later offset: its tombstone would remove that, too, when the log is read again.
+            # not for a partition with a later offset, which the tombstone would also remove when the log is read again
             yield group, [partition for partition, _ in offsets if not self.is_pending(group, topic, partition)]
 
     def forget(self, count: int) -> bool:
-        """Forget `count` offsets of one transaction; return whether any are left."""
+        """Drop `count` offsets of one transaction; return whether any are left."""
         if not self._ended and self._open:
             self._ended.add(self._open.popitem()[1])
         for transaction in [*islice(self._ended, 1)]:
@@ -163,7 +163,7 @@ class PendingOffsets:
         return partition in self._groups.get(group, {}).get(topic, {})
 
     def bytes_of(self, group: str) -> int:
-        """Return about how many bytes a group's pending offsets hold."""
+        """Estimate the bytes that a group's pending offsets hold."""
         return self._bytes.get(group, 0)
 
     def has_any(self, group: str) -> bool:

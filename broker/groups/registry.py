@@ -1,9 +1,9 @@
-"""The groups of this broker by name: carry out their effects, serve their timers, load and unload them.
+"""The groups of this broker by name: carry out their effects, run their timers, load and unload them.
 
 Invariants:
-1. What a group asks to store is in the log before any client sees its effect.
+1. A group's changes are in the log before any client sees their effect.
 2. One task serves the timers of all groups.
-3. A group can be found by its name from when its log partition is loaded until it is dropped, or the term ends.
+3. A group can be looked up from the time its log partition is loaded until it is dropped or the term ends.
 
 Source: org.apache.kafka.coordinator.group.GroupMetadataManager.
 """
@@ -50,13 +50,13 @@ from warmlog.protocol.records.markers import Outcome
 
 logger = logging.getLogger(__name__)
 
-CLOSED_PER_STEP = 100  # groups, between two checkpoints
-SETTLED_PER_STEP = 1000  # groups that are counted between two checkpoints: about 1 ms
+CLOSED_PER_STEP = 100  # groups between two checkpoints
+SETTLED_PER_STEP = 1000  # groups counted between two checkpoints: about 1 ms
 
 R = TypeVar("R")
 AnyEffect: TypeAlias = Effect | ConsumerEffect | ShareEffect | StreamsEffect
 
-# Awaited between two steps of a request. Yields to other tasks once the request has held the event loop long enough.
+# Awaited between steps of a request; a checkpoint if the request has held the event loop for long enough.
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
 
 
@@ -78,7 +78,7 @@ class GroupRegistry:
     ) -> None:
         """Keep the groups of this runtime. `clock` returns ms since the epoch.
 
-        `was_deleted` tells by its id whether a topic was deleted. `persister` reaches the share coordinators.
+        `was_deleted` returns whether the topic with an id was deleted. `persister` reaches the share coordinators.
         """
         self.on_loaded: list[Callable[[GroupShard], Iterator[None]]] = []  # steps to take before a shard serves
         self.runtime = runtime
@@ -138,7 +138,7 @@ class GroupRegistry:
         runtime.bind(self)
 
     async def run(self) -> None:
-        """Serve timers, and load partitions of the log as this broker begins to lead them, until cancelled."""
+        """Run timers, and load partitions of the log when this broker begins to lead them, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timers.run)
             nursery.start_soon(self.runtime.run)
@@ -146,7 +146,7 @@ class GroupRegistry:
             nursery.start_soon(self._share_effects.run)
 
     async def _follow_topics(self) -> None:
-        """Report changed topics to the groups whose partitions this broker assigns."""
+        """Report changed topics to groups whose assignments the broker computes."""
         while True:
             names = await self.topics.changed()
             for number, group in enumerate(self.all()):
@@ -163,7 +163,7 @@ class GroupRegistry:
     # -- shards --
 
     def begin(self, term: Term) -> GroupShard:
-        """Begin to serve a log partition, without groups."""
+        """Begin a term of a log partition, without groups."""
         return GroupShard(term, lambda name: ClassicGroup(name, self._classic_limits, self.now()), self._was_deleted)
 
     def loaded(self, shard: GroupShard) -> Iterator[None]:
@@ -179,7 +179,7 @@ class GroupRegistry:
             yield from steps(shard)
 
     def close(self, shard: GroupShard) -> Iterator[None]:
-        """Answer the clients that wait for groups of a shard with NOT_COORDINATOR."""
+        """Answer clients waiting for groups of a shard with NOT_COORDINATOR."""
         while shard.groups:
             for _ in range(min(len(shard.groups), CLOSED_PER_STEP)):
                 _, group = shard.groups.popitem()
@@ -194,7 +194,7 @@ class GroupRegistry:
         return self.runtime.shard_of(name)
 
     def is_served(self, shard: GroupShard) -> bool:
-        """Whether a shard's term goes on."""
+        """Whether a shard's term continues."""
         return self.runtime.shard_at(shard.term.index) is shard
 
     # -- queries --
@@ -212,7 +212,7 @@ class GroupRegistry:
         return not self.runtime.is_stopped and self.is_served(shard) and shard.term.error is ErrorCode.NONE
 
     def available_to_members(self, name: str) -> ErrorCode:
-        """Return the same for a request that needs a non-empty name; old clients commit offsets without one."""
+        """Return the same for a request that needs a non-empty name; old clients commit offsets without a name."""
         return self.available(name) if name else ErrorCode.INVALID_GROUP_ID
 
     def available_all(self) -> ErrorCode:
@@ -233,7 +233,7 @@ class GroupRegistry:
 
     @property
     def pending_count(self) -> int:
-        """The number of offsets that open transactions commit."""
+        """The number of pending offsets of open transactions."""
         return sum([len(shard.pending) for shard in self.runtime.shards()])
 
     def now(self) -> Instant:
@@ -258,7 +258,7 @@ class GroupRegistry:
         return group
 
     def create_share_group(self, name: str, owner: str) -> ShareGroup:
-        """Create a share group, which must be `available`; no other group may have its name."""
+        """Create a share group, which must be `available`, and whose name must be unused."""
         shard = self.shard_for(name)
         group = ShareGroup(name, self.limits.share(name), self.now())
         self._take_over(shard, group, owner)
@@ -285,7 +285,7 @@ class GroupRegistry:
         return shard
 
     def _take_over(self, shard: GroupShard, group: Group, owner: str) -> None:
-        """Serve a group in place of another kind of group of its name, whose records its next one deletes."""
+        """Serve a group in place of another kind with its name, whose records are deleted with its next record."""
         former = shard.groups.get(group.group_id)
         group.owner = owner
         if former is None:
@@ -296,7 +296,7 @@ class GroupRegistry:
             self._replace(shard, former, group)
 
     def _replace(self, shard: GroupShard, former: Group, group: Group) -> None:
-        """Serve a group in place of another one of its name."""
+        """Serve a group in place of another one of the same name."""
         group.owner = former.owner or group.owner
         self.drop(shard, former)
         shard.groups[group.group_id] = group
@@ -308,7 +308,7 @@ class GroupRegistry:
         return 0 if shard is None else shard.term.partition.log.config.max_message_bytes
 
     def settle(self, shard: GroupShard, group: Group) -> None:
-        """Count what a group holds, after a change of its members or offsets."""
+        """Count the memory of a group after a change of its members or offsets."""
         if shard.groups.get(group.group_id) is group:
             self.holdings.settle(group, shard.offset_bytes(group.group_id))
 
@@ -319,7 +319,7 @@ class GroupRegistry:
         self._timers.forget(group)
 
     def restore(self, shard: GroupShard, group: Group) -> None:
-        """Serve a dropped group again, unless a new one with its name has been created since."""
+        """Serve a dropped group again, unless a new one of its name was created since."""
         if shard.groups.setdefault(group.group_id, group) is group:
             self.settle(shard, group)
             self._timers.schedule(group)
@@ -327,7 +327,7 @@ class GroupRegistry:
     def end_transaction(self, index: int, producer_id: int, marker_offset: int, outcome: Outcome) -> None:
         """Apply a marker that was written to a log partition: commit or drop the transaction's offsets.
 
-        Many of them are applied in steps by a background task.
+        A background task applies large numbers of them in steps.
         """
         shard = self.runtime.shard_at(index)
         transaction = None if shard is None else shard.end_transaction(producer_id, marker_offset, outcome)
@@ -345,7 +345,7 @@ class GroupRegistry:
                 self._timers.schedule(group)
 
     def apply_effects(self, group: Group) -> None:
-        """Send a group's responses and append its records, until it has no effects left; update its timer."""
+        """Send a group's responses and append its records until no effects are left; update its timer."""
         self._put_effects(group)
         shard = self.shard_of(group.group_id)
         if shard is not None:
@@ -356,7 +356,7 @@ class GroupRegistry:
         self._effects.put([(group, effect) for effect in group.take_effects()])
 
     def schedule(self, group: Group) -> None:
-        """Update a group's timer after a call that changes its deadlines and has no effects."""
+        """Update a group's timer after a call that changes its deadlines without effects."""
         self._timers.schedule(group)
 
     def _carry_out(self, decided: tuple[Group, AnyEffect]) -> None:
@@ -376,7 +376,7 @@ class GroupRegistry:
             self._consumer_effects.carry_out(group, effect)  # type: ignore[arg-type]
 
     def _serving(self, group: Group) -> GroupShard | None:
-        """Return the shard that serves a group; None if it was deleted or replaced, or the term is over."""
+        """Return the shard that serves a group; None if it was deleted or replaced, or the term has ended."""
         shard = self.shard_of(group.group_id)
         return None if shard is None or shard.get(group.group_id) is not group else shard
 
@@ -384,7 +384,7 @@ class GroupRegistry:
         name = group.group_id
         shard = self._serving(group)
         if shard is None:
-            return  # closed: its waiting clients are answered
+            return  # closed: its waiting clients were answered
         stored = partial(self._stored, shard, group, store.purpose)
         try:
             rows: Rows = [*group.replaced, (encode_group_key(name), encode_group(store.value))]
@@ -399,7 +399,7 @@ class GroupRegistry:
         self, shard: GroupShard, group: ClassicGroup, purpose: Purpose, error: ErrorCode, _: Sequence[int]
     ) -> None:
         if shard.get(group.group_id) is not group or not self.is_served(shard):
-            return  # deleted during the write, or the term is over
+            return  # deleted during the write, or the term has ended
         if error is ErrorCode.NONE:
             group.replaced = []
         completed = group.completed_rebalances

@@ -1,4 +1,4 @@
-"""The group coordinator: wire its parts together, run and stop them, and export their metrics."""
+"""The group coordinator: construct its parts, run and stop them, and export their metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -85,13 +85,13 @@ class GroupService:
         self.registry.runtime.stop()
 
     def end_transaction(self, topic_partition: TopicPartition, producer_id: int, offset: int, outcome: Outcome) -> None:
-        """Apply a marker that was written to a partition of any topic at `offset`."""
+        """Apply a marker that was written at `offset` to a partition of any topic."""
         topic, index = topic_partition
         if topic == TOPIC:
             self.registry.end_transaction(index, producer_id, offset, outcome)
 
     def declare(self, metrics: Metrics) -> None:
-        """Register the metrics about groups."""
+        """Declare the metrics of groups."""
         metrics.gauge(
             "warmlog_group_lag",
             "Records between a group's committed offsets and the high watermark, summed over a topic's partitions.",
@@ -114,7 +114,7 @@ class GroupService:
         metrics.gauge("warmlog_groups", "Groups by type and state.", self._states, ("type", "state"))
         metrics.gauge(
             "warmlog_groups_memory_bytes",
-            "Memory that the members and offsets of groups hold, about.",
+            "Estimated memory of the members and offsets of groups.",
             lambda: [((), self.registry.holdings.total)],
         )
         metrics.counter(
@@ -150,9 +150,9 @@ class GroupService:
                 yield has_members, shard.offsets.committed_at_ms(name), name, shard
 
     def _offsets(self) -> Iterator[tuple[str, str, Mapping[int, Committed]]]:
-        """Yield (group, topic, offsets by partition) of as many groups as have series.
+        """Yield (group, topic, offsets by partition) of the groups that have series.
 
-        Those with members and with the latest commits are chosen. A sort of all would hold the GIL for its whole time.
+        Groups with members and with the latest commits are chosen. Sorting all would hold the GIL for too long.
         """
         for _, _, name, shard in nlargest(self._max_series, self._ranks(), key=itemgetter(0, 1, 2)):
             for topic, partitions in shard.offsets.by_topic(name):

@@ -1,6 +1,6 @@
 """The groups of one partition of `__consumer_offsets` with their offsets, for one term of that partition.
 
-A shard whose term is over cannot be found any more. A task that still refers to it changes nothing but the shard.
+After its term a shard cannot be looked up. A task that still refers to it changes nothing but the shard.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorShard.
 """
@@ -20,12 +20,12 @@ from warmlog.protocol.kafka.group_records import StoredGroup
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.markers import Outcome
 
-ENDED_PER_STEP = 500  # offsets of a transaction, applied between two checkpoints: about 1 ms
-CREATED_PER_STEP = 500  # groups, between two checkpoints
-FREED_PER_STEP = 1000  # offsets, between two checkpoints: less than 1 ms
+ENDED_PER_STEP = 500  # offsets of a transaction applied between two checkpoints: about 1 ms
+CREATED_PER_STEP = 500  # groups between two checkpoints
+FREED_PER_STEP = 1000  # offsets between two checkpoints: less than 1 ms
 
 
-Obsolete: TypeAlias = dict[str, list[TopicPartition]]  # topics and partitions, by group
+Obsolete: TypeAlias = dict[str, list[TopicPartition]]  # topics and partitions by group
 
 
 class GroupShard:
@@ -50,17 +50,19 @@ class GroupShard:
     ) -> None:
         """Begin without groups. `new_group` returns one without members.
 
-        `was_deleted` tells by its id whether a topic was deleted.
+        `was_deleted` returns whether the topic with an id was deleted.
         """
         self.term = term
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
         self.pending = PendingOffsets()
-        self.stored: dict[str, StoredGroup] = {}  # replayed, and not restored yet
-        self.rows: dict[str, list[tuple[int, ConsumerGroupRow]]] = {}  # the same of consumer groups, with offsets
-        self.share_rows: dict[str, list[ShareGroupRow]] = {}  # the same of share groups
-        self.streams_rows: dict[str, list[StreamsGroupRow]] = {}  # the same of streams groups
-        self.obsolete: Obsolete = {}  # offsets of deleted topics, which were not taken over
+        self.stored: dict[str, StoredGroup] = {}  # replayed but not restored yet
+        self.rows: dict[
+            str, list[tuple[int, ConsumerGroupRow]]
+        ] = {}  # the same for consumer groups, with offsets
+        self.share_rows: dict[str, list[ShareGroupRow]] = {}  # the same for share groups
+        self.streams_rows: dict[str, list[StreamsGroupRow]] = {}  # the same for streams groups
+        self.obsolete: Obsolete = {}  # offsets of deleted topics, which were not replayed
         self._new_group = new_group
         self._was_deleted = was_deleted
         if not term.is_empty:
@@ -71,18 +73,18 @@ class GroupShard:
         return self.groups.get(name)
 
     def create(self, name: str) -> ClassicGroup:
-        """Create a group that has offsets only, as the classic protocol's groups begin."""
+        """Create a group with offsets only, as classic groups begin."""
         group = self.groups[name] = self._new_group(name)
         return group
 
     def offset_bytes(self, name: str) -> int:
-        """Return about how many bytes a group's offsets hold, committed and pending."""
+        """Estimate the bytes of a group's offsets, committed and pending."""
         return self.offsets.bytes_of(name) + self.pending.bytes_of(name)
 
     # -- replay --
 
     def replay(self, name: str, row: GroupRow, offset: int) -> None:
-        """Take over the latest record of a group or of an offset."""
+        """Apply the latest record of a group or of an offset."""
         if isinstance(row, StoredGroup):
             self.stored[name] = row
         elif isinstance(row, ConsumerGroupRow):
@@ -95,7 +97,7 @@ class GroupShard:
             self.offsets.put(name, *row, offset)
 
     def replay_pending(self, producer_id: int, name: str, row: GroupRow, offset: int) -> None:
-        """Take over an offset of a transaction that is still open."""
+        """Apply an offset of an open transaction."""
         if isinstance(row, StoredOffset) and not self._is_obsolete(name, row):
             self.put_pending(producer_id, PendingOffset(name, *row, offset))
 
@@ -107,7 +109,7 @@ class GroupShard:
         return is_obsolete
 
     def create_missing(self) -> Iterator[None]:
-        """Create the groups that have offsets only."""
+        """Create the groups that only have offsets."""
         for number, name in enumerate([*self.offsets.groups(), *self.pending.groups()]):
             if name not in self.groups:
                 self.create(name)
@@ -117,7 +119,7 @@ class GroupShard:
     # -- transactions --
 
     def put_pending(self, producer_id: int, pending: PendingOffset) -> None:
-        """Add an offset of a transaction that is in the log, or apply the transaction's outcome."""
+        """Add a stored offset of a transaction, or apply the transaction's outcome."""
         outcome = self.pending.outcome_of(producer_id, pending.record_offset)
         if outcome is None:
             self.pending.put(producer_id, pending)
@@ -125,9 +127,9 @@ class GroupShard:
             self._commit(pending)
 
     def end_transaction(self, producer_id: int, marker_offset: int, outcome: Outcome) -> PendingTransaction | None:
-        """Apply a marker to the first of the transaction's offsets; return the transaction if there are more."""
+        """Apply a marker to a transaction's first offsets; return the transaction if there are more."""
         if marker_offset < self.term.loaded_to:
-            return None  # loaded with the records before it, and only now reported
+            return None  # loaded with the records before it, and reported only now
         transaction = self.pending.end(producer_id, marker_offset, outcome)
         if transaction is None:
             return None

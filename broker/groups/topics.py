@@ -1,6 +1,6 @@
-"""The topics of the cluster as consumer groups see them, and which of them have changed.
+"""The topics of the cluster for groups, and changes of them.
 
-A group asks for all of its topics whenever one of them has changed, so what was computed once is kept.
+A group requests all of its topics whenever one of them has changed, so computed values are kept.
 """
 
 import trio
@@ -12,16 +12,16 @@ from warmlog.broker.partitions.partitions import Partitions
 
 
 class GroupTopics:
-    """Looks topics up. Belongs to the event loop."""
+    """Looks up topics. Belongs to the event loop."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._infos: dict[str, TopicInfo] = {}  # by name, as far as they were asked for
+        self._infos: dict[str, TopicInfo] = {}  # by name, those requested so far
         self._hashes: dict[str, int] = {}
         self._broker_changes = partitions.catalog.broker_changes
         self._changed: set[str] = set()
         self._has_changed = trio.Event()
-        self.version = 0  # grows with each change
+        self.version = 0  # increases with each change
         partitions.watch_topics(self._note)
 
     def _note(self, name: str) -> None:
@@ -32,7 +32,7 @@ class GroupTopics:
         self._has_changed.set()
 
     async def changed(self) -> set[str]:
-        """Wait until topics were created, extended or deleted since the last call, and return their names."""
+        """Wait until topics are created, extended or deleted since the last call, and return their names."""
         await self._has_changed.wait()
         self._has_changed = trio.Event()
         changed, self._changed = self._changed, set()
@@ -43,7 +43,7 @@ class GroupTopics:
         return list(self._partitions.by_name)
 
     def named(self, name: str) -> TopicInfo | None:
-        """Return a topic by its name, None if there is none."""
+        """Return a topic by its name; None if it does not exist."""
         if self._broker_changes != self._partitions.catalog.broker_changes:
             self._forget_racks()
         info = self._infos.get(name)
@@ -52,12 +52,12 @@ class GroupTopics:
         return info
 
     def identified(self, topic_id: bytes) -> TopicInfo | None:
-        """Return a topic by its id, None if there is none."""
+        """Return a topic by its id; None if it does not exist."""
         name = self._partitions.topic_name(topic_id)
         return None if name is None else self.named(name)
 
     def hash_of(self, name: str) -> int | None:
-        """Return the hash of a topic, None if there is none."""
+        """Return the hash of a topic; None if it does not exist."""
         info = self.named(name)
         if info is None:
             return None

@@ -1,4 +1,4 @@
-"""The effects that come out of a classic group, and the settings that it depends on."""
+"""The effects of a classic group, and the settings that it depends on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""A group's generation: its number, members and protocol, and the responses and records made from them.
+"""A group's generation: number, members and protocol, and the responses and records made from them.
 
-Whatever follows from the members alone is decided here: who is fenced, which protocol is chosen, which topics are
-subscribed to. The group's state plays no part.
+Decisions that depend only on the members are made here: who is fenced, which protocol is chosen, which topics are
+subscribed to. They do not depend on the group's state.
 
 Source: org.apache.kafka.coordinator.group.classic.ClassicGroup.
 """
@@ -74,7 +74,7 @@ class Generation:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to a topic, or might: where the topics are unknown, it might."""
+        """Return whether a member subscribes to a topic, or may do so because its topics are unknown."""
         return self.is_consumer_group if self.subscribed_topics is None else topic in self.subscribed_topics
 
     def supports(self, request: JoinGroupRequest) -> bool:
@@ -97,7 +97,7 @@ class Generation:
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.NONE and number != self.number else error
 
     def check_sync(self, request: SyncGroupRequest) -> ErrorCode:
-        """Return the error of `check_member_of`, or INCONSISTENT_GROUP_PROTOCOL if the request names another one."""
+        """Return the error of `check_member_of`, or INCONSISTENT_GROUP_PROTOCOL if the request has another protocol."""
         error = self.check_member_of(request.generation, request.member_id, request.instance_id)
         if error is ErrorCode.NONE and (
             _differs(request.protocol_type, self.protocol_type) or _differs(request.protocol_name, self.protocol_name)
@@ -117,7 +117,7 @@ class Generation:
     ) -> JoinGroupResponse:
         """Return the JoinGroup response for a member. The leader's lists all members.
 
-        `leader` and `members` override what the response says.
+        `leader` and `members` override those of the group.
         """
         if members is None:
             members = self._joined_members() if self.members.leader == member.member_id else ()
@@ -175,7 +175,7 @@ class Generation:
         ]
 
     def _topics(self) -> frozenset[str] | None:
-        """Return the topics that members subscribe to, None if their metadata cannot be decoded."""
+        """Return the topics that members subscribe to; None if their metadata cannot be decoded."""
         if not self.is_consumer_group:
             return None
         try:

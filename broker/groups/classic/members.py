@@ -1,4 +1,4 @@
-"""The members of one group, their leader, and the protocols that they have in common.
+"""The members of one group, their leader, and their common protocols.
 
 Metadata and assignments are opaque bytes here.
 
@@ -18,15 +18,15 @@ from typing import Final, Protocol
 from warmlog.broker.groups.automaton import Waiter
 from warmlog.protocol.groups import GroupProtocol
 
-MEMBER_BYTES = 1_000  # of a member in memory, without what it declares and its assignment
+MEMBER_BYTES = 1_000  # bytes of a member in memory, without its declaration and assignment
 # Characters of the client id or instance id used in a member id. Either may be as long as a Kafka string; a member id
-# derived from all of it could be neither sent nor stored, and its group would rebalance forever.
+# with all of it could be neither sent nor stored, and its group would rebalance forever.
 MAX_ID_PREFIX = 249
-DISCONNECTED: Final[Waiter] = object()  # in place of a waiter whose client disconnected: the member has still joined
+DISCONNECTED: Final[Waiter] = object()  # replaces the waiter of a disconnected client: the member has still joined
 
 
 class JoinParameters(Protocol):
-    """A member's declaration when it joins: the part of a JoinGroupRequest that may change in a rejoin."""
+    """A member's declaration: the part of a JoinGroupRequest that may change in a rejoin."""
 
     @property
     def protocols(self) -> tuple[GroupProtocol, ...]:
@@ -45,8 +45,8 @@ class JoinParameters(Protocol):
 class Member:
     """One member. `protocols` are in order of preference; `deadline_s` is on the event loop's clock.
 
-    `holder`: whose share its memory counts in. Records do not have it; restored members count for their addresses until
-    they join again.
+    `holder`: the holder whose share its memory counts in. It is not stored; restored members count for their addresses
+    until they join again.
     """
 
     member_id: str
@@ -136,10 +136,10 @@ class Members:
         return member
 
     def update(self, member: Member, parameters: JoinParameters, holder: str | None = None) -> None:
-        """Replace what a member has declared, and its holder if one is given."""
+        """Replace a member's declaration, and its holder if one is given."""
         self._count(member, -_size(member))
         self._supporters.subtract(_names(member.protocols))
-        self._supporters += Counter(_names(parameters.protocols))  # also drops protocols without a supporter
+        self._supporters += Counter(_names(parameters.protocols))  # also drops protocols that no member supports
         member.protocols = parameters.protocols
         member.rebalance_timeout_ms = parameters.rebalance_timeout_ms
         member.session_timeout_ms = parameters.session_timeout_ms
@@ -159,7 +159,7 @@ class Members:
             del self.held[member.holder]
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Change the id of a restarted static member. It keeps its order, its assignment and the lead."""
+        """Change the id of a restarted static member. It keeps its position, its assignment and the leadership."""
         assert member.instance_id is not None, "only static members are renamed"
         old_id = member.member_id
         self._by_id = {(member_id if key == old_id else key): value for key, value in self._by_id.items()}
@@ -168,7 +168,7 @@ class Members:
             self.leader = member_id
 
     def elect_joined(self) -> bool:
-        """Ensure that the leader has joined the current rebalance; return False if nobody has."""
+        """Ensure that the leader has joined the current rebalance; return False if no member has."""
         leader = self._by_id.get(self.leader or "")
         if leader is not None and leader.awaits_join:
             return True
@@ -218,7 +218,7 @@ def _size(member: Member) -> int:
 
 
 def size_of(protocols: Iterable[GroupProtocol]) -> int:
-    """Return the bytes of what a member declares."""
+    """Return the size of a member's declaration in bytes."""
     return sum([len(protocol.name) + len(protocol.metadata) for protocol in protocols])
 
 

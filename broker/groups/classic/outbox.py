@@ -1,4 +1,4 @@
-"""The effects that a group has produced and its owner has not carried out yet."""
+"""Effects that a group has produced and its owner has not yet carried out."""
 
 from warmlog.broker.groups.automaton import Answer, Waiter
 from warmlog.broker.groups.classic.effects import Effect, Purpose, Store
@@ -17,7 +17,7 @@ class Outbox:
         self._effects: list[Effect] = []
 
     def take(self) -> list[Effect]:
-        """Return the effects produced since the last call, and forget them."""
+        """Remove and return the effects produced since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -26,11 +26,11 @@ class Outbox:
         self._effects.append(Store(value, purpose))
 
     def answer(self, waiter: Waiter, response: JoinGroupResponse | SyncGroupResponse) -> None:
-        """Answer a request that no member holds."""
+        """Answer a request that does not belong to a member."""
         self._effects.append(Answer(waiter, response))
 
     def refuse_join(self, waiter: Waiter, member_id: str, error: ErrorCode) -> None:
-        """Answer a JoinGroup that no member holds with an error."""
+        """Answer a JoinGroup that does not belong to a member with an error."""
         self.answer(waiter, JoinGroupResponse(member_id=member_id, error=error))
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> None:

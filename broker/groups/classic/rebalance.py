@@ -33,14 +33,14 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import NO_MEMBER, GroupState, SyncGroupResponse
 from warmlog.protocol.kafka.group_records import StoredGroup
 
-# How long a new member may wait for its first rebalance. It has no id to send heartbeats with until then.
+# How long a new member may wait for its first rebalance; until then it has no id for heartbeats.
 # Kafka: CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 # Minimum time before absent static members are checked again. A rebalance timeout of 0 is legal, and would make the
 # group due again immediately.
 MIN_STATIC_WAIT_MS = 1000
-# Ids of a group that were handed out and not used. Beyond this, the oldest is forgotten: its client, if there still is
-# one, learns that it is unknown and asks for another one.
+# Assigned and unused ids of a group. Beyond this number the oldest one is dropped: its client, if it still exists, gets
+# UNKNOWN_MEMBER_ID and requests another one.
 MAX_PENDING_IDS = 1000
 
 State = GroupState
@@ -56,7 +56,7 @@ PREVIOUS_STATES: Mapping[State, frozenset[State]] = {
 
 
 class Rebalance:
-    """The state of one group with its generation and deadlines. `Group` decides which requests reach it."""
+    """The state of one group with its generation and deadlines. `ClassicGroup` decides which requests reach it."""
 
     def __init__(self, limits: Limits, outbox: Outbox, now: Instant) -> None:
         """Start as a group without members."""
@@ -65,22 +65,22 @@ class Rebalance:
         self.generation = Generation()
         self.completed = 0
         self.wake_at_s = NEVER
-        self.pending_ids: dict[str, float] = {}  # ids handed out and not used to join yet, with their deadlines
+        self.pending_ids: dict[str, float] = {}  # assigned ids that were not used to join yet, with their deadlines
         self.pending_sync: set[str] = set()  # members that have not sent SyncGroup for this generation
         self.join_deadline_s = NEVER
         self.sync_deadline_s = NEVER
         self._limits = limits
         self._outbox = outbox
-        self._is_initial = False  # the first rebalance of an empty group, which waits for more members
-        self._delay_ms = self._delay_left_ms = 0  # initial delay: the current step, and what may still be added
-        self._has_new_member = False  # since the current step of the initial delay began
+        self._is_initial = False  # whether this is the first rebalance of an empty group, which waits for more members
+        self._delay_ms = self._delay_left_ms = 0  # initial delay: the current step, and the time left to add
+        self._has_new_member = False  # whether a member joined in the current step of the initial delay
 
     @classmethod
     def restore(cls, stored: StoredGroup, limits: Limits, outbox: Outbox, now: Instant) -> Self:
-        """Return the state that a record describes; each member has one session timeout to show up again.
+        """Return the state that a record describes; each member has one session timeout to send a heartbeat.
 
-        A group with more members than `limits` allow is rebalanced at once, and the last to rejoin are refused. Raises
-        MalformedError where the record names a member twice.
+        A group with more members than `limits` allow is rebalanced immediately, and the last to rejoin are refused.
+        Raises MalformedError if the record has a member twice.
         """
         rebalances = len(stored.members) > limits.max_size
         rebalance = cls.resume(Generation.restore(stored), limits, outbox, now, rebalances=rebalances)
@@ -90,7 +90,7 @@ class Rebalance:
 
     @classmethod
     def resume(cls, generation: Generation, limits: Limits, outbox: Outbox, now: Instant, *, rebalances: bool) -> Self:
-        """Return a group whose members have what the generation assigns, and a new session each."""
+        """Return a group whose members have the generation's assignments, and a new session each."""
         rebalance = cls(limits, outbox, now)
         rebalance.generation = generation
         rebalance.state = State.STABLE if generation.members else State.EMPTY
@@ -101,14 +101,14 @@ class Rebalance:
         return rebalance
 
     def interrupt(self, error: ErrorCode, now: Instant) -> None:
-        """Answer all pending requests with `error`. The members have to join again."""
+        """Answer all pending requests with `error`; the members have to join again."""
         for member in self.members:
             self._outbox.fail(member, error, member_id=member.member_id)
             self.extend_session(member, now)
 
     @property
     def members(self) -> Members:
-        """The members, including those that have joined for the next generation only."""
+        """The members, including those that have joined only for the next generation."""
         return self.generation.members
 
     # -- members --
@@ -146,7 +146,7 @@ class Rebalance:
         return member
 
     def extend_session(self, member: Member, now: Instant) -> None:
-        """Start a member's session timeout again."""
+        """Restart a member's session timeout."""
         member.deadline_s = self._deadline(now.after_ms(member.session_timeout_ms))
 
     # -- join phase --
@@ -162,7 +162,7 @@ class Rebalance:
             self.complete_if_all_joined(now)
 
     def prepare(self, now: Instant) -> None:
-        """Enter the join phase. Members learn of it from their next heartbeat, and send JoinGroup."""
+        """Enter the join phase. The next heartbeat tells members to send JoinGroup."""
         if self.state is State.COMPLETING_REBALANCE:
             self._propagate({}, ErrorCode.REBALANCE_IN_PROGRESS, now)
         self._end_sync_phase()
@@ -177,7 +177,7 @@ class Rebalance:
             self.join_deadline_s = self._deadline(now.after_ms(timeout_ms))
 
     def complete_if_all_joined(self, now: Instant) -> bool:
-        """End the join phase if nobody is awaited any more; return whether it ended."""
+        """End the join phase if all awaited members have joined; return whether it ended."""
         all_joined = not self.pending_ids and self.members.all_joined
         if all_joined:
             self._complete_join_phase(now)
@@ -219,13 +219,13 @@ class Rebalance:
         self.sync_deadline_s = self._deadline(now.after_ms(self.members.rebalance_timeout_ms))
 
     def sync_received(self, member: Member) -> None:
-        """Note that a member has sent SyncGroup for this generation."""
+        """Record that a member has sent SyncGroup for this generation."""
         self.pending_sync.discard(member.member_id)
         if not self.pending_sync:
             self.sync_deadline_s = NEVER
 
     def assignment_stored(self, assigned: Assigned, error: ErrorCode, now: Instant) -> None:
-        """Hand out a stored assignment, or rebalance again if it was not stored.
+        """Distribute a stored assignment, or rebalance again if it was not stored.
 
         Ignored if another rebalance has begun since.
         """
@@ -278,7 +278,7 @@ class Rebalance:
 
     def _expire_member(self, member: Member, now: Instant) -> None:
         if member.is_session_suspended:
-            member.deadline_s = NEVER  # the session starts again when its request is answered
+            member.deadline_s = NEVER  # the session restarts when its request is answered
             return
         if self.remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID) is None:
             return

@@ -1,9 +1,9 @@
-"""One group of the classic protocol as a state machine without a clock, an event loop or a disk.
+"""A group of the classic protocol as a state machine without a clock, an event loop or a disk.
 
 `ClassicGroup` checks requests and applies them; `rebalance.py` holds the states, phases and deadlines. Time is passed
-in with every call (`Instant`). Responses and records to write come out as effects, which the caller takes with
-`take_effects` and carries out; after each `Store` it calls `stored` with the outcome. It also calls `expire` by
-`wake_at_s`, which is never later than the next deadline and sometimes earlier.
+in with every call (`Instant`). Responses, and records to write, come out as effects, which the caller gets from
+`take_effects` and carries out; after each `Store` it calls `stored` with the outcome. It also calls `expire` no later
+than `wake_at_s`, which is never after the next deadline and sometimes earlier.
 
 Invariants:
 1. The generation only grows, by one at the end of each rebalance, and an assignment belongs to the generation in which
@@ -47,9 +47,9 @@ class ClassicGroup:
     def __init__(self, group_id: str, limits: Limits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
-        self.owner = ""  # the holder that it counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by holder
-        self.replaced: list[tuple[bytes, None]] = []  # tombstones of a group of another kind, for its next record
+        self.owner = ""  # the holder that its memory counts for (`Holdings`)
+        self.counted: Mapping[str, int] = {}  # bytes counted by `Holdings`, by holder
+        self.replaced: list[tuple[bytes, None]] = []  # tombstones of another kind of group, for the next record
         self._limits = limits
         self._outbox = Outbox()
         self._rebalance = Rebalance(limits, self._outbox, now)
@@ -59,20 +59,20 @@ class ClassicGroup:
 
     @classmethod
     def restore(cls, group_id: str, stored: StoredGroup, limits: Limits, now: Instant) -> Self:
-        """Return a stored group; its members have one session timeout to show up again. Raises MalformedError."""
+        """Return a stored group; its members have one session timeout to send a heartbeat. Raises MalformedError."""
         group = cls(group_id, limits, now)
         group._rebalance = Rebalance.restore(stored, limits, group._outbox, now)
         return group
 
     @classmethod
     def resume(cls, group_id: str, generation: Generation, limits: Limits, now: Instant, *, rebalances: bool) -> Self:
-        """Return a group whose members have what the generation assigns, and a new session each."""
+        """Return a group whose members have the generation's assignments, and a new session each."""
         group = cls(group_id, limits, now)
         group._rebalance = Rebalance.resume(generation, limits, group._outbox, now, rebalances=rebalances)
         return group
 
     def interrupt(self, error: ErrorCode, now: Instant) -> None:
-        """Answer all pending requests with `error`. The members have to join again."""
+        """Answer all pending requests with `error`; the members have to join again."""
         self._rebalance.interrupt(error, now)
 
     def take_effects(self) -> list[Effect]:
@@ -86,27 +86,27 @@ class ClassicGroup:
 
     @property
     def state_since_ms(self) -> int:
-        """When the state was entered, in ms since the epoch, or NO_TIME if an old record did not say."""
+        """When the state was entered, in ms since the epoch; NO_TIME if an old record lacks it."""
         return self._rebalance.state_since_ms
 
     @property
     def protocol_type(self) -> str | None:
-        """The type of its members' protocols; None before it has had members."""
+        """The type of its members' protocols; None until it has had members."""
         return self.generation.protocol_type
 
     @property
     def generation(self) -> Generation:
-        """The current generation; during the join phase, the one that is being replaced."""
+        """The current generation; during the join phase, the one being replaced."""
         return self._rebalance.generation
 
     @property
     def members(self) -> Members:
-        """The members, including those that have joined for the next generation only."""
+        """The members, including those that have joined only for the next generation."""
         return self._rebalance.members
 
     @property
     def type(self) -> GroupType:
-        """The kind of group, as ListGroups has it."""
+        """The type of the group, as ListGroups reports it."""
         return GroupType.CLASSIC
 
     @property
@@ -116,7 +116,7 @@ class ClassicGroup:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is served no longer."""
+        """Whether the group is no longer served."""
         return self.state is State.DEAD
 
     @property
@@ -135,7 +135,7 @@ class ClassicGroup:
 
     @property
     def offsets_expire_since_ms(self) -> int | None:
-        """The start of the offsets' retention in ms since the epoch, NO_TIME for each commit's own, None for never."""
+        """The start of the offsets' retention in ms since the epoch; NO_TIME: the time of each commit; None: never."""
         if self.generation.protocol_type is None:
             return NO_TIME
         if self.is_empty:
@@ -144,27 +144,27 @@ class ClassicGroup:
         return NO_TIME if self.state is State.STABLE and knows_topics else None
 
     def tombstones(self) -> list[tuple[bytes, None]]:
-        """Return the rows that delete its records."""
+        """Return the rows that delete the group's records."""
         return [(encode_group_key(self.group_id), None)]
 
     @property
     def completed_rebalances(self) -> int:
-        """Rebalances that ended with an assignment, since the group was loaded."""
+        """The number of rebalances that ended with an assignment since the group was loaded."""
         return self._rebalance.completed
 
     @property
     def pending_count(self) -> int:
-        """Member ids that were handed out and not used to join yet."""
+        """The number of assigned member ids that were not used to join yet."""
         return len(self._rebalance.pending_ids)
 
     @property
     def has_pending_members(self) -> bool:
-        """Whether a member id was handed out and not used to join yet."""
+        """Whether a member id was assigned and not used to join yet."""
         return bool(self._rebalance.pending_ids)
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `expire` at the latest, on the event loop's clock."""
+        """The latest time to call `expire`, on the event loop's clock."""
         return self._rebalance.wake_at_s
 
     # -- join --
@@ -186,8 +186,8 @@ class ClassicGroup:
     def _may_join(self, member_id: str) -> bool:
         """Return whether `group.max.size` lets this member in.
 
-        In the join phase only members that have joined count, so that of a group that is too large (restored, or after
-        the limit was lowered) the last ones to join are refused.
+        In the join phase only members that have joined count, so if a group is too large (restored, or after the limit
+        was lowered) the last ones to join are refused.
         """
         if self.state in {State.EMPTY, State.DEAD} or len(self.members) < self._limits.max_size:
             return True
@@ -210,7 +210,7 @@ class ClassicGroup:
         return self.generation.supports(request)
 
     def _join_without_id(self, request: JoinGroupRequest, client: Client, waiter: Waiter, now: Instant) -> None:
-        """Add a new member, hand out an id for it, or replace a static member that has restarted."""
+        """Add a new member, assign an id to it, or replace a restarted static member."""
         new_id = new_member_id(request.instance_id or client.client_id, client.new_id)
         if request.instance_id is not None:
             old_id = self.members.static_id(request.instance_id)
@@ -264,7 +264,7 @@ class ClassicGroup:
         self._rebalance.add(member, now)
 
     def _set_join_waiter(self, member: Member, waiter: Waiter) -> None:
-        """Replace a member's pending JoinGroup; an earlier one came on a connection that the client has abandoned."""
+        """Replace a member's pending JoinGroup; an earlier one came on an abandoned connection."""
         self._outbox.answer_join(
             member, JoinGroupResponse(member_id=member.member_id, error=ErrorCode.REBALANCE_IN_PROGRESS)
         )
@@ -275,7 +275,7 @@ class ClassicGroup:
     def _replace_static(
         self, request: JoinGroupRequest, client: Client, old_id: str, waiter: Waiter, now: Instant
     ) -> None:
-        """Give a restarted static member a new id, and fence the old one; it keeps its place and assignment.
+        """Assign a new id to a restarted static member, and fence the old one; position and assignment stay.
 
         If the group is stable and the protocol would not change, no rebalance is needed: the new id is stored, and
         `stored` answers the member.
@@ -289,7 +289,7 @@ class ClassicGroup:
         self._set_join_waiter(member, waiter)
         self.members.update(member, request, client.holder)
         if self.state is not State.STABLE:
-            # The leader may know the member by its old id, and would assign nothing to the new one.
+            # The leader may only know the member's old id, and would assign nothing to the new one.
             self._rebalance.membership_changed(now)
         elif self.members.choose_protocol() != self.generation.protocol_name:
             self._rebalance.prepare(now)
@@ -318,8 +318,8 @@ class ClassicGroup:
     def _restarted_response(self, member: Member, restarted: Restarted) -> JoinGroupResponse:
         """Return the response to a restarted member.
 
-        A leader must not assign again. Clients before KIP-814 cannot be told to skip that; they are given the old id as
-        the leader's, and take themselves for a follower.
+        A leader must not assign again. Clients before KIP-814 cannot be told to skip that; they get the old id as the
+        leader's, and so consider themselves followers.
         """
         if not restarted.request.can_skip_assignment:
             return self.generation.joined(member, leader=restarted.old_leader, members=())
@@ -339,7 +339,7 @@ class ClassicGroup:
         if self.state is State.STABLE:
             self._outbox.answer(waiter, self.generation.synced(member))
             return
-        # A repeated request replaces the one before.
+        # A repeated request replaces the earlier one.
         self._outbox.answer_sync(member, SyncGroupResponse(error=ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_waiter = waiter
         if self.members.leader == member.member_id:
@@ -363,7 +363,7 @@ class ClassicGroup:
     # -- heartbeats and commits --
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: Instant) -> ErrorCode:
-        """Extend a member's session. REBALANCE_IN_PROGRESS asks it to join again."""
+        """Extend a member's session. REBALANCE_IN_PROGRESS tells it to join again."""
         error = self._check_member_of(generation, member_id, instance_id)
         member = self.members.get(member_id)
         if error is not ErrorCode.NONE or member is None:
@@ -375,7 +375,7 @@ class ClassicGroup:
     def check_commit(self, member_id: str, instance_id: str | None, generation: int, now: Instant) -> ErrorCode:
         """Return whether offsets may be committed now, and extend the member's session.
 
-        A generation below 0 with no ids is a client without membership; it may commit only while the group is empty.
+        A generation below 0 without ids is a client outside the group; it may commit only while the group is empty.
         """
         if self.state is State.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -431,7 +431,7 @@ class ClassicGroup:
 
     def _leave(self, leaving: LeavingMember) -> ErrorCode:
         member_id = leaving.member_id
-        if member_id == NO_MEMBER:  # an administrator names a static member by its instance id
+        if member_id == NO_MEMBER:  # administrators identify static members by their instance ids
             member_id = self.members.static_id(leaving.instance_id or "") or NO_MEMBER
         elif member_id in self._rebalance.pending_ids:
             del self._rebalance.pending_ids[member_id]

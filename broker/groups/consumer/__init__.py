@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848): the broker assigns partitions, and each member changes over on its own heartbeats.
+"""Consumer groups (KIP-848): the broker assigns partitions, and members move to their targets by their heartbeats.
 
 Start reading in `state.py`.
 """

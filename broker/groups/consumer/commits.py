@@ -1,4 +1,4 @@
-"""Whether a member may commit or fetch offsets.
+"""Decide whether a member may commit or fetch offsets.
 
 Source: Kafka's ConsumerGroup.validateOffsetCommit and validateOffsetFetch (4.4); KIP-1251 (epochs of partitions).
 """
@@ -10,21 +10,21 @@ from warmlog.broker.groups.consumer.stored.holding import Current
 from warmlog.protocol.errors import ErrorCode
 
 NO_EPOCH = -1
-EPOCH_VERSION = 9  # of OffsetCommit: the first with member epochs
+EPOCH_VERSION = 9  # version of OffsetCommit: the first with member epochs
 
 
 class CommitVerdict(NamedTuple):
-    """Whether a commit is accepted; if `current` is given, each partition decides for itself."""
+    """Whether a commit is accepted; with `current`, this is decided per partition."""
 
     error: ErrorCode
-    epoch: int = NO_EPOCH  # as the member knows it
+    epoch: int = NO_EPOCH  # the epoch that the member sent
     current: Current | None = None
     is_classic: bool = False
 
     def partition(self, topic_id: bytes, partition: int) -> ErrorCode:
-        """Return NONE, or why this partition's offset is not committed.
+        """Return NONE, or why this partition's offset may not be committed.
 
-        A member in an earlier epoch may commit for what it has had since then.
+        A member in an earlier epoch may commit for partitions that it has had since then.
         """
         if self.current is None:
             return self.error
@@ -41,7 +41,7 @@ def _stale(is_classic: bool) -> ErrorCode:
 def check_commit(
     group: StoredGroup, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool, version: int | None
 ) -> CommitVerdict:
-    """Check a commit. `epoch`: -1 for clients without membership. `version`: of Kafka's OffsetCommit, if it is one."""
+    """Check a commit. `epoch`: -1 for clients outside the group. `version`: of Kafka's OffsetCommit, if it is one."""
     has_no_member = not member_id and instance_id is None
     if (epoch < 0 and not group.metadata) or (transactional and epoch == NO_EPOCH and has_no_member):
         return CommitVerdict(ErrorCode.NONE)
@@ -58,7 +58,7 @@ def check_commit(
 
 
 def check_fetch(group: StoredGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Check a fetch of committed offsets. None and -1: a client without membership."""
+    """Check a fetch of committed offsets. None and -1: a client outside the group."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     metadata = group.metadata.get(member_id or "")

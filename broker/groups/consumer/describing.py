@@ -1,4 +1,4 @@
-"""Describes a consumer group, as ConsumerGroupDescribe reports it.
+"""Describe a consumer group for ConsumerGroupDescribe.
 
 Source: Kafka's ConsumerGroup.asDescribedGroup, ConsumerGroupMember.asConsumerGroupDescribeMember.
 """
@@ -23,7 +23,7 @@ def described(
 ) -> Generator[None, None, DescribedConsumerGroup]:
     """Describe a group, and yield after each member, since one may have thousands of topics.
 
-    Partitions of topics that do not exist any more are left out, and so are members that leave meanwhile.
+    Partitions of topics that no longer exist are left out, and so are members that leave in the meantime.
     """
     members = []
     for member_id in list(group.metadata):

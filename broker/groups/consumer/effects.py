@@ -1,4 +1,4 @@
-"""The effects that come out of a consumer group's state machine."""
+"""The effects of a consumer group's state machine."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -12,14 +12,14 @@ Row: TypeAlias = tuple[ConsumerGroupKey, ConsumerGroupValue | None]  # None: a t
 
 
 class ClassicMember(NamedTuple):
-    """A member that changes its kind of group with the group, and the partitions that it takes along."""
+    """A member of a group that changes its kind, and the partitions that the member keeps."""
 
     metadata: MemberMetadata
     assignment: Assignment
 
 
 class Downgrade(NamedTuple):
-    """The classic group that takes a consumer group's place. `rebalances`: as soon as it is stored."""
+    """The classic group that replaces a consumer group. `rebalances`: whether it rebalances once it is stored."""
 
     generation: int
     members: Mapping[str, ClassicMember]

@@ -18,7 +18,7 @@ class ConsumerLimits:
     heartbeat_interval_ms: int
     max_size: int  # members
     assignors: tuple[str, ...]
-    regex_refresh_interval_ms: int  # how old the topics of a regular expression may be
-    assignment_interval_ms: int  # between two computations of the target assignment
+    regex_refresh_interval_ms: int  # maximum age of a regular expression's topics
+    assignment_interval_ms: int  # minimum interval between computations of the target assignment
     may_downgrade: bool = True
     classic_max_size: int = MAX_INT32

@@ -1,7 +1,7 @@
-"""Progress of a consumer group: from heartbeats of members to stored records, and from these to answers.
+"""The path of a consumer group's changes: from heartbeats to stored records, and from these to answers.
 
-A request that was checked changes the group, waits for the target assignment if that has to be computed, moves its
-member towards it, and is answered when everything is stored.
+A checked request changes the group, waits for the target assignment if that has to be computed, moves its member
+towards it, and is answered when everything is stored.
 """
 
 from collections import deque
@@ -33,12 +33,12 @@ from warmlog.protocol.kafka.consumer_group_records import (
     TargetKey,
 )
 
-RETRY_MS = 1000  # of deadlines that pass while the group is being replaced
-REMOVED_PER_STORE = 100  # members; each is three records
+RETRY_MS = 1000  # retry of deadlines that pass while the group is being replaced
+REMOVED_PER_STORE = 100  # members per step; each is three records
 
 
 class Progress(ModernProgress[Assign, Heartbeat]):
-    """The changes of one group that are being made, and the requests that wait for them."""
+    """The unfinished changes of one group, and the requests that wait for them."""
 
     def __init__(self, group: StoredGroup, limits: ConsumerLimits, now: Instant) -> None:
         """Begin with a group without members. `limits` may be replaced."""
@@ -58,7 +58,7 @@ class Progress(ModernProgress[Assign, Heartbeat]):
     # -- requests --
 
     def accept(self, declared: Declaration, holder: str, now: Instant) -> None:
-        """Change the group as a member declares, and answer once that is stored."""
+        """Apply a member's declaration to the group, and answer once that is stored."""
         group, topics = self._group, self.changes.topics
         member_id, replaced, metadata = declared.member_id, declared.replaced, declared.metadata
         known = group.metadata.get(replaced or member_id)
@@ -88,14 +88,14 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         self.note_state(now)
 
     def _supersede(self, member_id: str) -> None:
-        """Disregard what a member reported in a heartbeat that is parked: it is given something by a later one."""
+        """Ignore what a member reported in a parked heartbeat, because a later one gives it something."""
         self.parked = deque(
             replace(heartbeat, owned=None) if heartbeat.member_id == member_id else heartbeat
             for heartbeat in self.parked
         )
 
     def _answer(self, heartbeat: Heartbeat, now: Instant) -> None:
-        """Move a member towards the target, and answer its heartbeat once everything is stored."""
+        """Move a member towards its target, and answer its heartbeat once everything is stored."""
         group = self._group
         current = group.current(heartbeat.member_id)
         if heartbeat.subscription_changed or not current.is_reconciled_to(group.target_epoch.epoch):
@@ -115,7 +115,7 @@ class Progress(ModernProgress[Assign, Heartbeat]):
     # -- the end of memberships --
 
     def remove(self, member_ids: Collection[str], now: Instant, *answers: Answer) -> None:
-        """Remove members. If only members of the classic protocol are left, the group becomes a classic group."""
+        """Remove members. If only classic members are left, the group becomes a classic group."""
         for member_id in member_ids:
             self.sessions.forget(member_id)
         downgrade = downgrading.without(self._group, member_ids, self.limits)
@@ -134,7 +134,7 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         self.journal.downgrade(downgrade, *answers)
 
     def expire(self, now: Instant) -> None:
-        """Remove the members whose session is over, or that did not do in time what a rebalance needs."""
+        """Remove members whose session has ended or that were too slow in a rebalance."""
         if self.journal.is_downgrading:
             self.sessions.wake_at_s = now.after_ms(RETRY_MS)
             return
@@ -146,9 +146,9 @@ class Progress(ModernProgress[Assign, Heartbeat]):
     # -- outcomes of effects --
 
     def loaded(self, now: Instant) -> None:
-        """Begin to serve a group whose records have been applied."""
+        """Begin to serve a group whose records were applied."""
         orphans = self._group.orphans()
-        for start in range(0, len(orphans), REMOVED_PER_STORE):  # no session ends what they have
+        for start in range(0, len(orphans), REMOVED_PER_STORE):  # they have no session that could end
             self.changes.remove(orphans[start : start + REMOVED_PER_STORE])
             self.journal.commit()
         self._group.reindex()
@@ -156,7 +156,7 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         self.sessions.match(self.limits.session_timeout_ms, now)
 
     def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
         if self.is_dead:
             return
         if self.journal.stored(ticket, error):
@@ -183,9 +183,9 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         return refusal(heartbeat.waiter, heartbeat.request, refused)
 
     def resolved(self, results: Mapping[str, tuple[str, ...]], version: int, now: Instant) -> None:
-        """Store the topics that regular expressions match, sorted, at a version of the metadata; empty if that failed.
+        """Store the sorted topics that regular expressions match at a metadata version; empty if matching failed.
 
-        The group's epoch rises if they are others than before.
+        The group's epoch rises if they have changed.
         """
         resolved = self.resolution.end(results, version)
         if self.is_dead or self.journal.is_downgrading:
@@ -203,7 +203,7 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         self.note_state(now)
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """Note that topics were created, changed or deleted. What follows is decided at the next heartbeat."""
+        """Record that topics were created, changed or deleted; the next heartbeat decides what follows."""
         subscriptions = self._group.subscriptions
         self.resolution.has_new_topics |= subscriptions.has_regexes
         self.changes.topics_changed |= subscriptions.topics.forget(names)

@@ -1,8 +1,8 @@
-"""Regular expressions that members subscribe to: RE2's, matched with whole names of topics.
+"""Regular expressions of subscriptions: RE2's, matched with whole topic names.
 
-Kafka uses RE2/J, which has the same syntax, but neither limits the length of a pattern nor what it expands to. Here
-`compile_pattern` does. With the largest pattern allowed, and names that no state of its automaton fits twice, a name
-takes 5 ms; an ordinary pattern takes 3 us.
+Kafka uses RE2/J, which has the same syntax, and limits neither the length nor the expansion of a pattern; here
+`compile_pattern` does. With the largest allowed pattern, and names for which no state of its automaton is reused, a
+name takes 5 ms; an ordinary pattern takes 3 us.
 
 Source: org.apache.kafka.coordinator.group.Utils.throwIfRegularExpressionIsInvalid,
 GroupMetadataManager.refreshRegularExpressions.
@@ -19,10 +19,10 @@ from warmlog.broker.settings.patterns import MAX_PATTERN_LENGTH, PatternError, c
 if TYPE_CHECKING:
     import re2
 
-_SHOWN = 100  # characters of a pattern that is too long for a message
-_RUN = 200  # names that are sorted at once
+_SHOWN = 100  # characters shown of a pattern that is too long for a message
+_RUN = 200  # names sorted in one step
 _COMPILE_UNITS = 500  # compiling a pattern that is not trivial, or refusing it, takes about a millisecond
-_STEPS = 300  # of RE2's automaton, one for each of its instructions and each byte at worst, in a unit
+_STEPS = 300  # states of RE2's automaton per unit of work: at worst one per instruction and byte
 _DESCRIPTIONS = {  # RE2's causes as RE2/J describes them
     "missing )": "missing closing )",
     "missing ]": "missing closing ]",
@@ -37,7 +37,7 @@ _DESCRIPTIONS = {  # RE2's causes as RE2/J describes them
 
 
 def check(pattern: str) -> str | None:
-    """Return the message of an InvalidRegularExpression error for a pattern, None if it is valid.
+    """Return the message of an InvalidRegularExpression error for a pattern; None if it is valid.
 
     Takes 2 ms at most.
     """
@@ -51,9 +51,9 @@ def check(pattern: str) -> str | None:
 
 
 def matches(patterns: Iterable[str], names: Iterable[str]) -> Generator[None, None, dict[str, tuple[str, ...]]]:
-    """Return for each pattern the names that it matches as a whole, sorted; none for one that is invalid.
+    """Return for each pattern the sorted names that it matches as a whole; none for an invalid one.
 
-    Yields at least every millisecond, unless a single name takes longer. `names` may change meanwhile.
+    Yields at least every millisecond, unless a single name takes longer. `names` may change in between.
     """
     pace = Pace()
     in_order = yield from _sorted(list(names), pace)

@@ -1,4 +1,4 @@
-"""Heartbeats: what they must have, and which of them are refused. Changes nothing.
+"""Validate heartbeats, and refuse those of unknown or fenced members. Changes nothing.
 
 Source: Kafka's GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid and the checks with which
 GroupMetadataManager.consumerGroupHeartbeat and consumerGroupLeave begin (4.4).
@@ -24,17 +24,17 @@ from warmlog.protocol.kafka.messages.groups.consumer import (
 )
 
 UNCHANGED_TIMEOUT = -1
-OWN_MEMBER_ID_VERSION = 1  # from here on clients choose their member ids
+OWN_MEMBER_ID_VERSION = 1  # since this version clients choose their member ids
 
 
-Request: TypeAlias = ConsumerGroupHeartbeatRequest | JoinGroupRequest  # of a member that joins or stays
+Request: TypeAlias = ConsumerGroupHeartbeatRequest | JoinGroupRequest  # epochs of a member that joins or stays
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """An accepted request, and what its member declares. `replaced`: the former id of a static member that restarted.
+    """An accepted request and its declaration. `replaced`: the former id of a restarted static member.
 
-    `owned`: the partitions that the member reports; None if it does not.
+    `owned`: the partitions that the member reports; None without a report.
     """
 
     waiter: Waiter
@@ -47,7 +47,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A request whose member is to be reconciled. `before`: what it had; `owned`: what it reports, if that counts."""
+    """A request whose member is to be reconciled. `before`: its assignment; `owned`: its report, if that counts."""
 
     waiter: Waiter
     request: Request
@@ -58,14 +58,14 @@ class Heartbeat:
 
 
 def refusal(waiter: Waiter, request: Request, refused: RefusedError) -> Answer:
-    """Return the answer that refuses a request."""
+    """Return the response that refuses a request."""
     if isinstance(request, JoinGroupRequest):
         return Answer(waiter, JoinGroupResponse(error=refused.error, member_id=refused.member_id))
     return Answer(waiter, ConsumerGroupHeartbeatResponse(error=refused.error, message=refused.message))
 
 
 def answer(heartbeat: Heartbeat, current: Current, interval_ms: int) -> Answer:
-    """Return the answer to a request whose member has been reconciled. `interval_ms`: between its heartbeats."""
+    """Return the response for a reconciled member. `interval_ms`: between its heartbeats."""
     request = heartbeat.request
     if isinstance(request, JoinGroupRequest):
         joined = JoinGroupResponse(
@@ -88,7 +88,7 @@ def answer(heartbeat: Heartbeat, current: Current, interval_ms: int) -> Answer:
 def check_request(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
 ) -> tuple[ErrorCode, str | None]:
-    """Return NONE, or why a heartbeat is refused whatever the state of its group. `assignors`: names, as configured."""
+    """Return NONE, or why a heartbeat is invalid regardless of the group's state. `assignors`: names, as configured."""
     message = _invalid(request, version)
     if message is not None:
         return ErrorCode.INVALID_REQUEST, message
@@ -101,7 +101,7 @@ def check_request(
 
 
 def _invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
-    """Return the first rule that a request breaks."""
+    """Return the message of the first rule that a request violates."""
     epoch = request.member_epoch
     joins, has_subscription = epoch == JOIN, request.topics is not None or request.regex is not None
     rules = (
@@ -129,7 +129,7 @@ def _needs_member_id(epoch: int, version: int) -> bool:
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return whether a heartbeat has everything, as after an error; its response has the assignment."""
+    """Return whether a heartbeat is full, as after an error; then its response has the assignment."""
     has_subscription = request.topics is not None or request.regex is not None
     return has_subscription and request.rebalance_timeout_ms != UNCHANGED_TIMEOUT and request.owned is not None
 
@@ -144,7 +144,7 @@ def check_size(group: StoredGroup, request: Request, max_size: int) -> None:
 
 
 def check_member(group: StoredGroup, request: ConsumerGroupHeartbeatRequest, member_id: str) -> None:
-    """Refuse a heartbeat of a member that is unknown or fenced, or whose epoch is wrong. Raises RefusedError."""
+    """Refuse a heartbeat of an unknown or fenced member, or with a wrong epoch. Raises RefusedError."""
     if request.instance_id is None:
         if request.member_epoch != JOIN and member_id not in group.metadata:
             raise unknown_member(group.group_id, member_id)
@@ -167,7 +167,7 @@ def _check_released(group: StoredGroup, instance_id: str, member_id: str) -> Non
 def _check_epoch(group: StoredGroup, request: ConsumerGroupHeartbeatRequest, member_id: str) -> None:
     """Refuse a wrong epoch.
 
-    The previous one is accepted if the member has nothing that it was not assigned: its last response may be lost.
+    The previous epoch is accepted if the member reports only what it was assigned: its last response may be lost.
     """
     current = group.current(member_id)
     received, known = request.member_epoch, current.epoch
@@ -187,7 +187,7 @@ def _check_epoch(group: StoredGroup, request: ConsumerGroupHeartbeatRequest, mem
 
 
 def check_regex(group: StoredGroup, pattern: str | None) -> None:
-    """Refuse an expression that is not valid, unless a member subscribes to it already. Raises RefusedError."""
+    """Refuse an invalid expression, unless a member already subscribes to it. Raises RefusedError."""
     if pattern and not group.subscriptions.subscribers(pattern):
         message = regexes.check(pattern)
         if message is not None:

@@ -1,7 +1,7 @@
-"""When a group's regular expressions are matched with the names of all topics.
+"""Decide when a group's regular expressions are matched with the names of all topics.
 
-One `Resolve` runs at a time, no sooner than 10 s after the one before: for expressions that were never resolved, for
-new topics, or because the last one is too old.
+One `Resolve` runs at a time, at least 10 s after the previous one: for expressions that were never resolved, for new
+topics, or because the last result is too old.
 
 Source: Kafka's GroupMetadataManager.maybeUpdateRegularExpressions.
 """
@@ -25,10 +25,10 @@ class Resolution:
         self._subscriptions = subscriptions
         self.is_running = False
         self.started_ms = 0  # on the wall clock
-        self.has_new_topics = True  # after loading: since the records' version
+        self.has_new_topics = True  # after loading: newer than the records' version
 
     def begin_if_due(self, max_age_ms: int, now: Instant) -> Resolve | None:
-        """Return what to resolve, if it is time."""
+        """Return the effect that resolves expressions, if it is due."""
         subscriptions = self._subscriptions
         if self.is_running or not subscriptions.has_regexes:
             return None
@@ -43,7 +43,7 @@ class Resolution:
         return Resolve(subscriptions.regexes)
 
     def end(self, results: Mapping[str, tuple[str, ...]], version: int) -> dict[str, ResolvedRegex]:
-        """Return what to store of the topics that expressions match, sorted; `results` is empty if that failed."""
+        """Return the topics to store for each expression, sorted; `results` is empty if matching failed."""
         self.is_running = False
         self.has_new_topics |= not results
         return {

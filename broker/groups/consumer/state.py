@@ -1,12 +1,12 @@
-"""One consumer group (KIP-848) as a state machine without a clock, an event loop or a disk.
+"""A consumer group (KIP-848) as a state machine without a clock, an event loop or a disk.
 
 Members send heartbeats. Each of them may change the group in three steps: its subscription raises the group's epoch, a
-target assignment is computed for that epoch, and the member itself moves towards the target. Effects come out, which
-the caller takes with `take_effects` and carries out; it reports their outcome with `stored`, `assigned` and `resolved`.
-It also calls `expire` by `wake_at_s`, which is never later than the next deadline and sometimes earlier.
+target assignment is computed for that epoch, and the member itself moves towards the target. The caller gets effects
+from `take_effects`, carries them out, and reports their outcome with `stored`, `assigned` and `resolved`. It also calls
+`expire` no later than `wake_at_s`, which is never after the next deadline and sometimes earlier.
 
 Invariants:
-1. A partition is given to a member only when no other member has it or still has to give it up.
+1. A partition is assigned to a member only when no other member has it or still has to give it up.
 2. What is stored changes only by `apply`: the state is the same after loading its records.
 3. An answer is sent when all changes that it is based on are stored; what could not be stored is undone.
 4. The epochs of the group and of its target only grow.
@@ -73,10 +73,10 @@ class ConsumerGroup:
     def __init__(self, group_id: str, limits: ConsumerLimits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
-        self.owner = ""  # the holder that it counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
-        self.replaced: list[tuple[bytes, None]] = []  # tombstones of a group of another kind, for its next record
-        self.sees: Callable[[str], bool] | None = None  # whether the last member may see a topic; None: all of them
+        self.owner = ""  # the holder that its memory counts for (`Holdings`)
+        self.counted: Mapping[str, int] = {}  # bytes counted by `Holdings`, by holder
+        self.replaced: list[tuple[bytes, None]] = []  # tombstones of another kind of group, for the next record
+        self.sees: Callable[[str], bool] | None = None  # whether the last member may see a topic; None: it may see all
         self._group = StoredGroup(group_id)
         self._progress = Progress(self._group, limits, now)
         self._journal = self._progress.journal
@@ -91,7 +91,7 @@ class ConsumerGroup:
         return self._journal.take()
 
     def abandon(self) -> list[ConsumerGroupKey]:
-        """Drop what is to be stored of a group that could not be stored; return the keys that may be in the log."""
+        """Drop pending stores of a group that could not be stored; return the keys that may be in the log."""
         return self._journal.abandon()
 
     def set_holder(self, member_id: str, holder: str) -> None:
@@ -124,12 +124,12 @@ class ConsumerGroup:
 
     @property
     def assignment_epoch(self) -> int:
-        """The group's epoch that the target assignment was computed for."""
+        """The epoch for which the target assignment was computed."""
         return self._group.target_epoch.epoch
 
     @property
     def members(self) -> Mapping[str, MemberMetadata]:
-        """The members by id, in the order in which they joined."""
+        """The members by id, in the order of joining."""
         return self._group.metadata
 
     @property
@@ -139,17 +139,17 @@ class ConsumerGroup:
 
     @property
     def has_pending_members(self) -> bool:
-        """Whether a member id was handed out and not used to join yet: a heartbeat with an id joins at once."""
+        """Whether a member id was assigned and not used yet: never, as a heartbeat with an id joins immediately."""
         return False
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `expire` at the latest, on the event loop's clock."""
+        """The latest time to call `expire`, on the event loop's clock."""
         return self._sessions.wake_at_s
 
     @property
     def type(self) -> GroupType:
-        """The kind of group, as ListGroups has it."""
+        """The type of the group, as ListGroups reports it."""
         return GroupType.CONSUMER
 
     @property
@@ -164,7 +164,7 @@ class ConsumerGroup:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is served no longer."""
+        """Whether the group is no longer served."""
         return self._progress.is_dead
 
     @property
@@ -215,7 +215,7 @@ class ConsumerGroup:
             self._journal.emit(refusal(waiter, request, refused))
 
     def _check_served(self) -> None:
-        """Refuse a request to a group that is not served, or is about to be replaced. Raises RefusedError."""
+        """Refuse a request to a group that is not served or is being replaced. Raises RefusedError."""
         if self._progress.is_dead:
             raise RefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The group is not available.")
         if self._journal.is_downgrading:
@@ -252,19 +252,19 @@ class ConsumerGroup:
             self._progress.remove([member_id], now, Answer(waiter, response))
 
     def expire(self, now: Instant) -> None:
-        """Remove the members whose session is over, or that did not do in time what a rebalance needs."""
+        """Remove members whose session has ended or that were too slow in a rebalance."""
         self._progress.expire(now)
 
     # -- members of the classic protocol --
 
     def upgrade(self, generation: int, members: Mapping[str, ClassicMember], topics: Topics, now: Instant) -> None:
-        """Take over the members of a classic group. Stored with the heartbeat that is to follow, or not at all."""
+        """Take over the members of a classic group; stored together with the heartbeat that follows."""
         self._changes.take_over(generation, members, topics)
         self._sessions.match(self.limits.session_timeout_ms, now)
 
     @property
     def is_stored(self) -> bool:
-        """Whether a change is stored, or on its way."""
+        """Whether a change is stored or being stored."""
         return self._group.has_epoch_record and not self._journal.row_count
 
     def join(self, request: JoinGroupRequest, client: Client, waiter: Waiter, topics: Topics, now: Instant) -> None:
@@ -300,7 +300,7 @@ class ConsumerGroup:
         self._journal.commit(Answer(waiter, response))
 
     def heartbeat_as_classic(self, member_id: str, instance_id: str | None, generation: int, now: Instant) -> ErrorCode:
-        """Extend the session of a member. REBALANCE_IN_PROGRESS asks it to join again."""
+        """Extend the session of a member. REBALANCE_IN_PROGRESS tells it to join again."""
         try:
             self._check_served()
             return classic.heartbeat(self._group, self._sessions, member_id, instance_id, generation, now=now)
@@ -321,24 +321,24 @@ class ConsumerGroup:
     # -- outcomes of effects --
 
     def apply(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
-        """Apply a record that was loaded. Raises TypeError if the value is not of the key's type."""
+        """Apply a loaded record. Raises TypeError if the value is not of the key's type."""
         self._group.apply(key, value)
 
     def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records have been applied: each member has one session timeout to show up."""
+        """Begin to serve a group whose records were applied: each member has a session timeout to send a heartbeat."""
         self._changes.topics = topics
         self._progress.loaded(now)
 
     def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
         self._progress.stored(ticket, error, now)
 
     def assigned(
         self, epoch: int, assignments: Mapping[str, Assignment] | None, now: Instant
     ) -> Generator[None, None, None]:
-        """Store the target assignment that was computed for an epoch; None if that failed.
+        """Store the target assignment computed for an epoch; None if that failed.
 
-        Yields between two pieces of it, at most 100 records each, so that effects are taken and other tasks run.
+        Yields between pieces of at most 100 records, so that effects are taken and other tasks run.
         """
         return self._progress.assigned(epoch, assignments, now)
 
@@ -350,7 +350,7 @@ class ConsumerGroup:
         self._progress.resolved(results, version, now)
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """Note that topics were created, changed or deleted. What follows is decided at the next heartbeat."""
+        """Record that topics were created, changed or deleted; the next heartbeat decides what follows."""
         self._progress.topics_changed(names)
 
     # -- offsets --
@@ -366,13 +366,13 @@ class ConsumerGroup:
         return commits.check_commit(self._group, member_id, instance_id, epoch, transactional=True, version=None)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return NONE, or why a member may not fetch committed offsets. None and -1: a client without membership."""
+        """Return NONE, or why a member may not fetch committed offsets. None and -1: a client outside the group."""
         return commits.check_fetch(self._group, member_id, epoch)
 
     # -- waiting clients --
 
     def forget_waiter(self, waiter: Waiter, now: Instant) -> None:  # noqa: ARG002
-        """Drop the answer for a client that has disconnected. Its member stays."""
+        """Drop the pending answer to a client that has disconnected. Its member stays."""
         self._progress.forget_waiter(waiter)
 
     def close(self, error: ErrorCode, now: Instant) -> None:

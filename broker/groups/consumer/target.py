@@ -1,4 +1,4 @@
-"""What a consumer group's target assignment is computed from, and what of it changes.
+"""The inputs of a consumer group's target assignment, and the changes that it leads to.
 
 Source: Kafka's TargetAssignmentBuilder.
 """
@@ -13,9 +13,9 @@ from warmlog.protocol.kafka.consumer_group_records import TargetAssignment
 
 
 def computation(group: StoredGroup, assignor: str, topics: Topics) -> Assign:
-    """Return what to compute for the group's epoch."""
+    """Return the computation for the group's epoch."""
     known: dict[str, TopicInfo | None] = {}
-    ids: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}  # most members subscribe to the same
+    ids: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}  # most members subscribe to the same topics
     members = {}
     for member_id, metadata in group.metadata.items():
         subscription = (metadata.topics, metadata.regex)
@@ -36,10 +36,10 @@ def computation(group: StoredGroup, assignor: str, topics: Topics) -> Assign:
 def assigned(
     group: StoredGroup, computed: Assign, assignments: Mapping[str, Assignment]
 ) -> Iterator[tuple[str, TargetAssignment | None]]:
-    """Yield the members with their new target, None if it is as before. The group may change in between."""
+    """Yield the members with their new target, None if unchanged. The group may change in between."""
     for computed_for, subscriber in computed.members.items():
         member_id = computed_for
-        if member_id not in group.metadata:  # has left, or is a static member that has restarted since
+        if member_id not in group.metadata:  # it has left, or is a static member that has restarted since
             member_id = group.static.get(subscriber.instance_id or "", "")
         if member_id not in group.metadata:
             continue

@@ -1,1 +1,1 @@
-"""Carry out the effects of groups, a module per kind of group; their common part is in `kinds.py`."""
+"""Carry out the effects of groups, with a module per kind of group and the common part in `kinds.py`."""

@@ -1,4 +1,4 @@
-"""Carry out what consumer groups decide: write their records, run assignors, match regular expressions.
+"""Carry out the effects of consumer groups: write their records, run assignors, match regular expressions.
 
 Work that grows with members, partitions or topics is done in steps, between which other tasks run.
 """
@@ -47,7 +47,7 @@ _ORDER: Final = {
 }
 _DONE: Final = object()
 
-NAMES_PER_STEP = 500  # whose visibility is checked between two checkpoints
+NAMES_PER_STEP = 500  # topics whose visibility is checked between two checkpoints
 TURN_S = 0.05
 
 R = TypeVar("R")
@@ -69,8 +69,8 @@ class ConsumerEffects:
     ) -> None:
         """Use these topics, and append in the shards of the runtime.
 
-        `serving` returns the shard that serves a group, None if it is served no longer. `apply_effects` carries out
-        what follows from an outcome. `limit_ms`: how long a write may take.
+        `serving` returns the shard that serves a group, None if it is no longer served. `apply_effects` carries out the
+        effects of an outcome. `limit_ms`: how long a write may take.
         """
         self._runtime = runtime
         self._topics = topics
@@ -82,7 +82,7 @@ class ConsumerEffects:
         self._workers = trio.CapacityLimiter(1)
 
     def carry_out(self, group: ConsumerGroup, effect: Store | Assign | Resolve) -> None:
-        """Carry out an effect, now or in the background."""
+        """Carry out an effect, here or in the background."""
         if isinstance(effect, StoreRows):
             self._store(group, effect)
             return
@@ -96,7 +96,7 @@ class ConsumerEffects:
     def _store(self, group: ConsumerGroup, store: Store) -> None:
         shard = self._serving(group)
         if shard is None:
-            return  # closed: its waiting clients are answered
+            return  # closed: its waiting clients were answered
         generation = self._migrations.generation(store)
         stored = partial(self._stored, shard, group, store, generation)
         try:
@@ -118,7 +118,7 @@ class ConsumerEffects:
     ) -> None:
         if self._serving(group) is not shard:
             self._migrations.forget(group)
-            return  # deleted or replaced during the write, or the term is over
+            return  # deleted or replaced during the write, or the term has ended
         if error is ErrorCode.NONE:
             group.replaced = []
         elif store.successor is not None:
@@ -128,11 +128,11 @@ class ConsumerEffects:
         self._apply_effects(group)
 
     def _assign(self, group: ConsumerGroup, effect: Assign) -> Iterator[None]:
-        """Compute a target assignment, and give it to the group in pieces."""
+        """Compute a target assignment, and pass it to the group in pieces."""
         assignments: dict[str, Assignment] | None = None
         try:
             assignments = yield from ASSIGNORS[effect.assignor](effect.members, effect.topics)
-        except Exception:  # a defect that one group triggers must not stop the others
+        except Exception:  # a defect triggered by one group must not stop the others
             logger.exception(
                 "%s: unexpected error in assignor %s; its members keep what they have", group, effect.assignor
             )
@@ -148,8 +148,8 @@ class ConsumerEffects:
     async def _resolve(self, group: ConsumerGroup, effect: Resolve) -> None:
         """Match the names of all topics that the members may see with regular expressions, in a worker.
 
-        A client chooses expressions and their number, and so the time that it takes: groups take turns of `TURN_S`, and
-        a broker that stops does not wait for more than a turn. RE2 lets other threads run meanwhile.
+        Clients choose the expressions and their number, and so the time of matching: groups take turns of `TURN_S`, and
+        a stopping broker waits for one turn at most. RE2 releases the GIL.
         """
         version, names = self._topics.version, await self._visible(group.sees)
         results: dict[str, tuple[str, ...]] = {}
@@ -176,9 +176,9 @@ class ConsumerEffects:
 
 
 def ordered(rows: Iterable[tuple[int, ConsumerGroupRow]]) -> list[ConsumerGroupRow]:
-    """Return the records of a group, given with their offsets, in the order in which it takes them over.
+    """Return the records of a group, given with their offsets, in the order in which it applies them.
 
-    Records that it has no use for are left out. Members keep the order of their records.
+    Unusable records are left out. Members keep the order of their records.
     """
     used = [(_ORDER[type(row.key)], offset, row) for offset, row in rows if type(row.key) in _ORDER]
     return [row for _, _, row in sorted(used, key=itemgetter(0, 1))]

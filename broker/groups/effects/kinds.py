@@ -31,7 +31,7 @@ class RecordedGroup(Protocol):
         """Handle the outcome of a `StoreRows`."""
 
     def assigned(self, epoch: int, assignments: Mapping[str, Any] | None, now: Instant) -> Generator[None, None, None]:
-        """Store the target assignment that was computed for an epoch; None if that failed."""
+        """Store the target assignment computed for an epoch; None if that failed."""
 
 
 G = TypeVar("G", bound=RecordedGroup)
@@ -53,8 +53,8 @@ class KindEffects(Generic[G]):
     ) -> None:
         """Append in the shards of the runtime. `encoded` encodes records, and raises MalformedError.
 
-        `serving` returns the shard that serves a group, None if it is served no longer. `apply_effects` carries out
-        what follows from an outcome. `limit_ms`: how long a write may take.
+        `serving` returns the shard that serves a group, None if it is no longer served. `apply_effects` carries out the
+        effects of an outcome. `limit_ms`: how long a write may take.
         """
         self._runtime = runtime
         self._encoded = encoded
@@ -64,10 +64,10 @@ class KindEffects(Generic[G]):
         self._limit_ms = limit_ms
 
     def store(self, group: G, store: StoreRows[Any, Any]) -> None:
-        """Write records, after the tombstones of a group of another kind that the group replaces."""
+        """Write records, after the tombstones of another kind of group that the group replaces."""
         shard = self._serving(group)
         if shard is None:
-            return  # closed: its waiting clients are answered
+            return  # closed: its waiting clients were answered
         stored = partial(self._stored, shard, group, store.ticket)
         try:
             rows: Rows = [*group.replaced, *self._encoded(store.rows)]
@@ -79,14 +79,14 @@ class KindEffects(Generic[G]):
 
     def _stored(self, shard: GroupShard, group: G, ticket: int, error: ErrorCode, _: Sequence[int]) -> None:
         if self._serving(group) is not shard:
-            return  # deleted during the write, or the term is over
+            return  # deleted during the write, or the term has ended
         if error is ErrorCode.NONE:
             group.replaced = []
         group.stored(ticket, error, self._now())
         self._apply_effects(group)
 
     def assign(self, group: G, epoch: int, computation: Computation) -> None:
-        """Compute a target assignment, and give it to the group in pieces. What takes long goes to the background."""
+        """Compute a target assignment, and pass it to the group in pieces. Long computations run in the background."""
         steps = self._assigned(group, epoch, computation)
         if next(steps, _DONE) is not _DONE:
             self._runtime.spawn(partial(in_steps, steps))
@@ -95,7 +95,7 @@ class KindEffects(Generic[G]):
         assignments: Mapping[str, Any] | None = None
         try:
             assignments = yield from computation
-        except Exception:  # a defect that one group triggers must not stop the others
+        except Exception:  # a defect triggered by one group must not stop the others
             logger.exception("%s: unexpected error in its assignor; its members keep what they have", group)
         if self._serving(group) is None:
             return

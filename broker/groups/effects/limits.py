@@ -1,4 +1,4 @@
-"""The settings that apply to a group: the broker's as they are now, or those that the group has of its own."""
+"""The settings of a group: its own, else the broker's current ones."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from warmlog.broker.settings.types import parts
 
 
 class GroupLimits:
-    """Looks limits up. Those of groups without settings of their own are computed once."""
+    """Looks up limits. Those of groups without settings of their own are computed once."""
 
     def __init__(self, live: LiveSettings) -> None:
         self._live = live
@@ -42,7 +42,7 @@ class GroupLimits:
         return _streams_limits(self._live.current, own) if own else self._streams
 
     def _own(self, name: str) -> Mapping[str, str]:
-        """Return a group's own settings; take over the broker's if those have changed."""
+        """Return a group's own settings; recompute the broker's limits if its settings have changed."""
         current = self._live.current
         if current is not self._settings:
             self._settings = current
@@ -69,7 +69,7 @@ def _share_limits(settings: Settings, own: Mapping[str, str]) -> ShareLimits:
         session_timeout_ms=effective(settings, "share.session.timeout.ms", own),
         heartbeat_interval_ms=effective(settings, "share.heartbeat.interval.ms", own),
         assignment_interval_ms=effective(settings, "share.assignment.interval.ms", own),
-        # as in Kafka: while the outcome of the first attempt may still be on its way, there is no second one
+        # as in Kafka: there is no second attempt while the outcome of the first may still arrive
         initialize_retry_interval_ms=max(
             settings.group_share_initialize_retry_interval_ms, settings.offsets_commit_timeout_ms
         ),

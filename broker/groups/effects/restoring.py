@@ -1,4 +1,4 @@
-"""Serve groups as their records describe them, once the log partition with these has been replayed."""
+"""Restore groups from their records once the log partition is replayed."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ from warmlog.protocol.kafka.streams_group_records import StreamsEpochKey
 
 logger = logging.getLogger(__name__)
 
-RESTORED_PER_STEP = 500  # records of a group, between two checkpoints
+RESTORED_PER_STEP = 500  # records of a group between two checkpoints
 
 
 class _Row(Protocol):
@@ -50,7 +50,7 @@ class Restorer:
         forget: Callable[[Group], None],
         now: Callable[[], Instant],
     ) -> None:
-        """`apply_effects` begins to serve a group, `forget` cancels the timer of a group that is replaced."""
+        """`apply_effects` begins to serve a group, `forget` cancels the timer of a replaced group."""
         self._limits = limits
         self._classic_limits = classic_limits
         self._topics = topics
@@ -71,7 +71,7 @@ class Restorer:
             yield from self._restore_streams(shard, *shard.streams_rows.popitem())
 
     def _restore_classic(self, shard: GroupShard, name: str, stored: StoredGroup) -> None:
-        """Serve a group as its record describes it; one that contradicts itself loses its members."""
+        """Restore a group from its record; a contradictory record loses its members."""
         try:
             group = ClassicGroup.restore(name, stored, self._classic_limits, self._now())
         except MalformedError as error:
@@ -108,7 +108,7 @@ class Restorer:
     def _restore(
         self, shard: GroupShard, group: ConsumerGroup | ShareGroup | StreamsGroup, rows: Iterable[_Row]
     ) -> Iterator[None]:
-        """Serve a group as its records describe it, in place of a classic group."""
+        """Restore a group from its records, in place of a classic group."""
         name = group.group_id
         former = shard.groups.get(name)
         if former is not None:
@@ -125,4 +125,4 @@ class Restorer:
 
 
 def _log_left_behind(name: str, count: int) -> None:
-    logger.warning("group %.200r: ignored %d records that its deletion has left behind", name, count)
+    logger.warning("group %.200r: ignored %d records left over from its deletion", name, count)

@@ -1,4 +1,4 @@
-"""Carry out what share groups decide: write their records, run the assignor, initialize the states of partitions."""
+"""Carry out the effects of share groups: write their records, run the assignor, initialize states of partitions."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,8 +22,8 @@ from warmlog.protocol.kafka.share_group_records import encode_share_key, encode_
 
 logger = logging.getLogger(__name__)
 
-STATES_PER_STEP: Final = 500  # made between two checkpoints: about 1 ms
-MAX_LOGGED: Final = 3  # failed partitions of one initialization
+STATES_PER_STEP: Final = 500  # states built between two checkpoints: about 1 ms
+MAX_LOGGED: Final = 3  # failed partitions logged per initialization
 _UNANSWERED: Final = Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the share coordinator did not answer for it")
 
 
@@ -46,13 +46,13 @@ class ShareEffects(KindEffects[ShareGroup]):
         self._initializing: trio.Nursery | None = None
 
     async def run(self) -> None:
-        """Initialize states until cancelled: what is under way then is repeated by the next coordinator."""
+        """Initialize states until cancelled; the next coordinator repeats unfinished initializations."""
         async with trio.open_nursery() as nursery:
             self._initializing = nursery
             await trio.sleep_forever()
 
     def carry_out(self, group: ShareGroup, effect: Store | AssignShared | Initialize) -> None:
-        """Carry out an effect, now or in the background."""
+        """Carry out an effect, here or in the background."""
         if isinstance(effect, StoreRows):
             self.store(group, effect)
         elif isinstance(effect, AssignShared):
@@ -61,7 +61,7 @@ class ShareEffects(KindEffects[ShareGroup]):
             self._initializing.start_soon(self._initialize, group, effect)
 
     async def _initialize(self, group: ShareGroup, effect: Initialize) -> None:
-        """Let the share coordinators create states, and report to the group for which topics all of them are there."""
+        """Have the share coordinators create states, and report the topics that have all of them to the group."""
         states: list[InitialState] = []
         remaining = effect.states()
         while step := list(islice(remaining, STATES_PER_STEP)):
@@ -72,8 +72,7 @@ class ShareEffects(KindEffects[ShareGroup]):
         if failed:
             errors = [outcome for outcome in outcomes.values() if outcome.error is not ErrorCode.NONE] or [_UNANSWERED]
             logger.warning(
-                "%s: cannot create the state of its partitions in %d topics, trying again at its members' heartbeats:"
-                " %s",
+                "%s: cannot create the state of its partitions in %d topics, retrying at its members' heartbeats: %s",
                 group,
                 len(failed),
                 ", ".join(dict.fromkeys([each.message or each.error.name for each in errors[:MAX_LOGGED]])),
@@ -84,7 +83,7 @@ class ShareEffects(KindEffects[ShareGroup]):
 
 
 def by_outcome(states: Iterable[InitialState], outcomes: Mapping[PartitionById, Outcome]) -> tuple[Numbers, Numbers]:
-    """Return the partitions of topics all of whose states were created, and those of the other topics."""
+    """Divide partitions into those of topics whose states were all created, and those of other topics."""
     partitions: dict[bytes, set[int]] = {}
     failed: set[bytes] = set()
     for state in states:

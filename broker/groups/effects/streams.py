@@ -1,4 +1,4 @@
-"""Carry out what streams groups decide: write their records, assign tasks."""
+"""Carry out the effects of streams groups: write their records, assign tasks."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -29,7 +29,7 @@ class StreamsEffects(KindEffects[StreamsGroup]):
         super().__init__(runtime, encoded, serving=serving, apply_effects=apply_effects, now=now, limit_ms=limit_ms)
 
     def carry_out(self, group: StreamsGroup, effect: Store | AssignTasks) -> None:
-        """Carry out an effect, now or in the background."""
+        """Carry out an effect, here or in the background."""
         if isinstance(effect, StoreRows):
             self.store(group, effect)
         else:

@@ -1,4 +1,4 @@
-"""The generation of a classic group that takes a consumer group's place.
+"""The generation of a classic group that replaces a consumer group.
 
 Source: Kafka's ClassicGroup.fromConsumerGroup.
 """
@@ -12,7 +12,7 @@ from warmlog.protocol.groups import CONSUMER_PROTOCOL_TYPE
 
 
 def generation_of(downgrade: Downgrade, topics: Topics) -> Generation:
-    """Return the generation of the members that stay, with the partitions that they were to have."""
+    """Return the generation of the remaining members, with the partitions of their targets."""
     generation = Generation()
     generation.number = downgrade.generation
     generation.protocol_type = CONSUMER_PROTOCOL_TYPE

@@ -1,9 +1,9 @@
-"""Replace groups that are served by groups of the other kind.
+"""Replace served groups by groups of the other kind.
 
 Invariants:
-1. The log has records of one kind after each append: those of a conversion, with the tombstones of the kind before, are
-   written together.
-2. A conversion that cannot be stored is undone: the group that was served before is served again.
+1. After each append the log has records of one kind: those of a conversion are written together with the tombstones of
+   the former kind.
+2. A conversion that cannot be stored is undone: the former group is served again.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Migrations:
     ) -> None:
         """Convert groups of these topics. `limits`: of classic groups.
 
-        `replace` serves a group in the place of another one. `limit_ms`: how long a write may take.
+        `replace` serves a group in place of another one. `limit_ms`: how long a write may take.
         """
         self._runtime = runtime
         self._topics = topics
@@ -71,7 +71,7 @@ class Migrations:
         return upgraded
 
     def begin(self, shard: GroupShard, former: ClassicGroup, group: ConsumerGroup) -> None:
-        """Serve an upgraded group; a heartbeat has been accepted, and its records are about to be written."""
+        """Serve an upgraded group, after a heartbeat was accepted and before its records are written."""
         former.interrupt(ErrorCode.REBALANCE_IN_PROGRESS, self._now())
         self._apply_effects(former)
         group.replaced = [*former.replaced, *former.tombstones()]
@@ -80,7 +80,7 @@ class Migrations:
         logger.info("group %.200r: becomes a consumer group", group.group_id)
 
     def _undo(self, shard: GroupShard, group: ConsumerGroup, former: ClassicGroup) -> None:
-        """Serve the classic group again. What was written of the other one is deleted with its next record."""
+        """Serve the classic group again. Records of the other one are deleted with its next record."""
         suspects = group.abandon()
         former.replaced = [*former.replaced, *[(encode_key(key), None) for key in suspects]]
         self._replace(shard, group, former)
@@ -99,11 +99,11 @@ class Migrations:
     # -- consumer to classic --
 
     def generation(self, store: Store) -> Generation | None:
-        """Return the generation of the classic group that a store leads to, if it does."""
+        """Return the generation of the classic group that a store leads to, if any."""
         return None if store.successor is None else generation_of(store.successor, self._topics)
 
     def rows(self, group: ConsumerGroup, generation: Generation | None) -> Rows:
-        """Return the record of the classic group that takes a group's place."""
+        """Return the record of the classic group that replaces a group."""
         return [] if generation is None else [self._row(group.group_id, generation, self._now().wall_ms)]
 
     def _row(self, name: str, generation: Generation, since_ms: int) -> tuple[bytes, bytes]:
@@ -124,7 +124,7 @@ class Migrations:
             self._serve_classic(shard, group, generation, rebalances=store.successor.rebalances)
 
     def forget(self, group: ConsumerGroup) -> None:
-        """Drop what is kept about the conversion of a group that is served no longer."""
+        """Drop the conversion of a group that is no longer served."""
         self._upgrading.pop(group, None)
 
     def _serve_classic(

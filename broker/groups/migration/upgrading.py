@@ -1,4 +1,4 @@
-"""What a consumer group takes over from a classic group.
+"""Convert the members of a classic group to those of a consumer group.
 
 Source: Kafka's GroupMetadataManager (4.4: validateOnlineUpgrade, convertToConsumerGroup),
 ConsumerGroup.fromClassicGroup.
@@ -18,7 +18,7 @@ from warmlog.protocol.kafka.consumer_protocol import decode_assignment, decode_s
 
 
 def check(group: ClassicGroup, *, may_upgrade: bool, max_size: int) -> None:
-    """Refuse to convert a group that may not be a consumer group, or cannot. Raises RefusedError."""
+    """Refuse to convert a group that may not, or cannot, become a consumer group. Raises RefusedError."""
     if not may_upgrade:
         raise _refused(group, "online upgrade is disabled")
     if not group.generation.is_consumer_group:
@@ -28,7 +28,7 @@ def check(group: ClassicGroup, *, may_upgrade: bool, max_size: int) -> None:
 
 
 def members_of(group: ClassicGroup, topics: Topics) -> Mapping[str, ClassicMember]:
-    """Return the members with what they have declared and been assigned. Raises RefusedError."""
+    """Return the members with their declarations and assignments. Raises RefusedError."""
     protocol = group.generation.protocol_name or group.members.choose_protocol()
     try:
         return {member.member_id: _converted(group, member, protocol, topics) for member in group.members}

@@ -7,10 +7,10 @@ Assignment: TypeAlias = Mapping[bytes, frozenset[int]]  # topic id to partitions
 
 
 class TopicInfo(NamedTuple):
-    """A topic as the cluster's metadata has it.
+    """A topic in the cluster's metadata.
 
-    `racks`: for each partition those of its replicas, one for each replica on a broker with a rack, so that they may
-    repeat; empty if no broker has a rack.
+    `racks`: for each partition the racks of its replicas, with repetitions, without replicas on brokers without a rack;
+    empty if no broker has a rack.
     """
 
     id: bytes
@@ -27,7 +27,7 @@ class NamedTopics(Protocol):
 
 
 class Topics(NamedTopics, Protocol):
-    """The topics of the cluster as they are now."""
+    """The current topics of the cluster."""
 
     def identified(self, topic_id: bytes) -> TopicInfo | None:
         """Return a topic by its id."""

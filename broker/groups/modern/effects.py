@@ -1,4 +1,4 @@
-"""Effects of all groups whose state is kept as one record per part."""
+"""Effects of all groups whose state is stored as one record per part."""
 
 from typing import Any, Generic, NamedTuple, TypeVar
 

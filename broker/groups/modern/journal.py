@@ -1,9 +1,9 @@
-"""Changes of a group that are not stored yet, the answers that wait for them, and how they are undone.
+"""Changes of a group that are not stored yet, the answers that wait for them, and their undoing.
 
-A decision changes the state at once, and the next decision builds on it, as in Kafka's coordinator runtime. If a change
-cannot be stored, it is undone together with all later ones. All of those may be in the log nevertheless, in part or
-later: a write that timed out, one that was begun before. So the current values of what they changed are written after
-them, and if that fails, too, with the next change.
+A decision changes the state immediately, and the next decision builds on it, as in Kafka's coordinator runtime. If a
+change cannot be stored, it is undone together with all later ones. Their records may nevertheless be, or later get,
+into the log: of a write that timed out, or one that had already begun. So the current values of the changed keys are
+written after them and, if that fails, with the next change.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class Records(Protocol[K, V]):
-    """The state of a group, as its records describe it."""
+    """The state of a group, described by its records."""
 
     def apply(self, key: K, value: V | None) -> V | None:
         """Set, or with None delete, the value of a key. Returns the value before."""
@@ -38,7 +38,7 @@ class _Change(Generic[K, V]):
 
     ticket: int
     undo: list[tuple[K, V | None]]
-    corrected: list[K]  # written again, as they were
+    corrected: list[K]  # keys written again with their former values
     then: list[Any] = field(default_factory=list)
     is_stored: bool = False
     is_correction: bool = False
@@ -46,7 +46,7 @@ class _Change(Generic[K, V]):
 
 
 def _failed(effects: Sequence[Any], error: ErrorCode) -> list[Answer]:
-    """Return answers with an error in place of answers of the same type. Other effects are dropped."""
+    """Replace answers by answers of the same type with an error. Other effects are dropped."""
     answers = [effect for effect in effects if isinstance(effect, Answer)]
     return [Answer(answer.waiter, type(answer.response)(error=error)) for answer in answers]
 
@@ -61,11 +61,11 @@ class Journal(Generic[K, V]):
         self._group = group
         self._deletion = {kind: number for number, kind in enumerate(deletion)}
         self._effects: list[Any] = []
-        self._rows: list[tuple[K, V | None]] = []  # of the decision that is being made
+        self._rows: list[tuple[K, V | None]] = []  # of the current decision
         self._undo: list[tuple[K, V | None]] = []
         self._pending: deque[_Change[K, V]] = deque()
         self._undone: dict[int, dict[K, None]] = {}  # by ticket, until its outcome is known
-        self._suspects: dict[K, None] = {}  # their records may be others than their values
+        self._suspects: dict[K, None] = {}  # keys whose records may differ from their values
         self._ticket = 0
 
     def _deletion_order(self, key: K) -> int:
@@ -78,16 +78,16 @@ class Journal(Generic[K, V]):
 
     @property
     def is_downgrading(self) -> bool:
-        """Whether a classic group that is to take the group's place is not stored yet. It is the last change."""
+        """Whether the store of a classic group that replaces this group, the last change, has no outcome yet."""
         return bool(self._pending) and self._pending[-1].is_downgrade
 
     @property
     def row_count(self) -> int:
-        """The number of records of the decision that is being made."""
+        """The number of records of the current decision."""
         return len(self._rows)
 
     def take(self) -> list[Any]:
-        """Return the effects since the last call, in order, and forget them."""
+        """Remove and return the effects since the last call, in order."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -108,9 +108,9 @@ class Journal(Generic[K, V]):
         self._rows.append((key, value))
 
     def commit(self, *then: Any) -> None:
-        """Store the changes of a decision; `then` are effects for when they, and all before, are stored.
+        """Store the changes of a decision; the effects `then` follow when these and all earlier ones are stored.
 
-        If they cannot be stored, answers among them become answers with an error, and others are dropped.
+        If they cannot be stored, answers among the effects become answers with an error, and other effects are dropped.
         """
         if self._rows:
             self._store(self._undo).then.extend(then)
@@ -120,7 +120,7 @@ class Journal(Generic[K, V]):
             self._effects.extend(then)
 
     def downgrade(self, successor: Any, *answers: Answer) -> None:
-        """Store a classic group and the deletion of all records. The state stays as it is.
+        """Store a classic group and the deletion of all records. The state does not change.
 
         If that fails, all records are written again. No change may follow before the outcome is known.
         """
@@ -168,18 +168,18 @@ class Journal(Generic[K, V]):
             self._suspects |= keys
             if change is failed or change.is_stored:
                 must_correct |= change.is_stored or not change.is_correction
-            else:  # corrected now, since the log may end before its outcome, and again after that
+            else:  # corrected now, since the log may end before its outcome, and again afterwards
                 self._undone[change.ticket] = keys
             self._effects.extend(_failed(change.then, error))
         if must_correct:
             self._correct()
 
     def _correct(self) -> None:
-        """Write the current values of keys whose records may be in the log although they were undone."""
+        """Write the current values of keys with undone records that may be in the log."""
         self._store([]).is_correction = True
 
     def _take_suspects(self) -> list[tuple[K, V | None]]:
-        """Return the current values of what may be wrong in the log, in an order in which Kafka can read them."""
+        """Return the current values of keys that may be wrong in the log, in an order in which Kafka can read them."""
         if not self._suspects:
             return []
         current: dict[K, V | None] = dict.fromkeys(self._suspects)
@@ -192,7 +192,7 @@ class Journal(Generic[K, V]):
         ]
 
     def forget(self, waiter: Waiter) -> None:
-        """Drop the answer for a client that has disconnected."""
+        """Drop the pending answer to a client that has disconnected."""
         for change in self._pending:
             change.then = [each for each in change.then if not isinstance(each, Answer) or each.waiter is not waiter]
 

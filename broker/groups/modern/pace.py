@@ -1,6 +1,6 @@
-"""When generators of a group yield: assignors, and matching of topics."""
+"""Decide when generators of a group yield: assignors, and matching of topics."""
 
-UNITS = 500  # of work between yields, each of them 1 us at most: up to 16 lines of Python
+UNITS = 500  # units of work between yields, of 1 us at most each: up to 16 lines of Python
 
 
 class Pace:
@@ -19,7 +19,7 @@ class Pace:
         self._done = 0
 
     def due(self, units: int = 1) -> bool:
-        """Count units that were done; return whether it is time to yield, and if so begin to count again."""
+        """Count finished units; return whether to yield, and if so restart the count."""
         self._done += units
         if self._done < self._limit:
             return False

@@ -1,4 +1,4 @@
-"""Progress of a group whose target assignment is computed in the background.
+"""The path of a group's changes while its target assignment is computed in the background.
 
 Heartbeats wait for the assignment, which is stored in pieces. The rules of a kind of group are in its subclass.
 
@@ -19,7 +19,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.consumer_group_records import TargetEpoch
 
 ROWS_PER_STORE = 100
-UNITS_PER_STEP = 1000  # of work on members' assignments, between two yields
+UNITS_PER_STEP = 1000  # units of work on assignments between two yields
 
 
 class Waiting(Protocol):
@@ -35,11 +35,11 @@ class Waiting(Protocol):
 
 
 class Group(Records[Any, Any], Epochs, Protocol):
-    """The state of a group, as its records describe it."""
+    """The state of a group, described by its records."""
 
     @property
     def group_id(self) -> str:
-        """Its name."""
+        """The group's name."""
 
 
 A = TypeVar("A", bound=Computed)
@@ -47,7 +47,7 @@ H = TypeVar("H", bound=Waiting)
 
 
 class ModernProgress(ABC, Generic[A, H]):
-    """The changes of one group that are being made, and the heartbeats that wait for them."""
+    """The unfinished changes of one group, and the heartbeats that wait for them."""
 
     def __init__(self, group: Group, deletion: Sequence[type[Any]], now: Instant) -> None:
         """Begin with a group without members. `deletion`: as for `Journal`."""
@@ -66,7 +66,7 @@ class ModernProgress(ABC, Generic[A, H]):
 
     @abstractmethod
     def _targets(self, running: A, assignments: Mapping[str, Any]) -> Iterator[tuple[Any, Any, int]]:
-        """Yield the key of each member's target, its value (None if it is as before), and how much work it is."""
+        """Yield the key of each member's target, its value (None if unchanged), and its units of work."""
 
     @abstractmethod
     def _target_epoch_key(self) -> Any:
@@ -74,9 +74,9 @@ class ModernProgress(ABC, Generic[A, H]):
 
     @abstractmethod
     def _respond(self, heartbeat: H, now: Instant) -> int:
-        """Move a member towards the target, and answer its heartbeat once that is stored. Returns how much work it was.
+        """Move a member towards its target, and answer its heartbeat once that is stored.
 
-        1 is about 1 us.
+        Returns the units of work that this took, about 1 us each.
         """
 
     @abstractmethod
@@ -84,13 +84,13 @@ class ModernProgress(ABC, Generic[A, H]):
         """Return the answer that refuses a heartbeat."""
 
     def note_state(self, now: Instant) -> None:
-        """Note since when the group has been in its state."""
+        """Record since when the group has been in its state."""
         state = self.state
         if state is not self._last_state:
             self._last_state, self.state_since_ms = state, now.wall_ms
 
     def park(self, heartbeat: H, computed: A) -> None:
-        """Let a heartbeat wait for the target assignment that is to be computed."""
+        """Park a heartbeat until the target assignment is computed."""
         self.journal.commit()
         self.parked.append(heartbeat)
         self.compute(computed)
@@ -101,16 +101,16 @@ class ModernProgress(ABC, Generic[A, H]):
         self.journal.emit(computed)
 
     def undone(self, error: ErrorCode) -> None:
-        """Discard the computation that runs, since changes that it was computed from could not be stored."""
+        """Discard the running computation, because changes that it is based on could not be stored."""
         if self.target.is_running:
             self.target.invalidate()
             self.fail_parked(error)
 
     def assigned(self, epoch: int, assignments: Mapping[str, Any] | None, now: Instant) -> Generator[None, None, None]:
-        """Store the target assignment that was computed for an epoch; None if that failed.
+        """Store the target assignment computed for an epoch; None if that failed.
 
-        Yields between two pieces of it, at most 100 records each, and between the answers of heartbeats that waited for
-        it, so that effects are taken and other tasks run.
+        Yields between pieces of at most 100 records, and between answers to waiting heartbeats, so that effects are
+        taken and other tasks run.
         """
         pace = Pace(UNITS_PER_STEP)
         if assignments is not None and self.target.is_expected(epoch):
@@ -138,7 +138,7 @@ class ModernProgress(ABC, Generic[A, H]):
         self.note_state(now)
 
     def _answer_parked(self, pace: Pace, now: Instant) -> Generator[None, None, None]:
-        """Answer the heartbeats that waited for the target."""
+        """Answer parked heartbeats."""
         while self.parked:
             heartbeat = self.parked.popleft()
             if heartbeat.member_id not in self._of.metadata:
@@ -149,12 +149,12 @@ class ModernProgress(ABC, Generic[A, H]):
                 yield
 
     def forget_waiter(self, waiter: Waiter) -> None:
-        """Drop the answer for a client that has disconnected. Its member stays."""
+        """Drop the pending answer to a client that has disconnected. Its member stays."""
         self.journal.forget(waiter)
         self.parked = deque(heartbeat for heartbeat in self.parked if heartbeat.waiter is not waiter)
 
     def fail_parked(self, error: ErrorCode) -> None:
-        """Answer the heartbeats that wait for the target with an error."""
+        """Answer parked heartbeats with an error."""
         parked, self.parked = self.parked, deque()
         for heartbeat in parked:
             refused = RefusedError(error, "The group has changed. Send the request again.")

@@ -7,7 +7,7 @@ LEAVE = -1
 
 
 class RefusedError(Exception):
-    """A request that is refused, with the error, the message and (KIP-394) the member id of its response."""
+    """A refused request, with the error, message and (KIP-394) member id of its response."""
 
     def __init__(self, error: ErrorCode, message: str, member_id: str = "") -> None:
         super().__init__(message)
@@ -17,10 +17,10 @@ class RefusedError(Exception):
 
 
 def unknown_member(group_id: str, member_id: str) -> RefusedError:
-    """Return the refusal of a member that the group does not have."""
+    """Return the refusal of an unknown member."""
     return RefusedError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
 def is_empty(text: str | None) -> bool:
-    """Return whether a text is given, and blank."""
+    """Return whether a text is given but blank."""
     return text is not None and not text.strip()

@@ -1,4 +1,4 @@
-"""When members of a group are removed, in seconds on the event loop's clock."""
+"""The times at which members of a group are removed, in seconds on the event loop's clock."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from warmlog.broker.groups.automaton import NEVER, Instant
 
 
 class MemberSessions:
-    """Deadlines by member id: the ends of sessions, and of the times for giving up what a member has to give up.
+    """Deadlines by member id: the ends of sessions, and of the times for giving up partitions or tasks.
 
-    `wake_at_s` is a lower bound: extending a session leaves it alone, `due` sets it.
+    `wake_at_s` is a lower bound: extending a session does not change it, `due` sets it.
     """
 
     __slots__ = ("_ends", "_revocations", "wake_at_s")
@@ -24,20 +24,20 @@ class MemberSessions:
         self.wake_at_s = min(self.wake_at_s, end_s)
 
     def limit_revocation(self, member_id: str, timeout_ms: int, now: Instant) -> None:
-        """Give a member so much time, from now on, to give up what it has to."""
+        """Limit the time, from now, in which a member has to give up partitions or tasks."""
         end_s = self._revocations[member_id] = now.after_ms(timeout_ms)
         self.wake_at_s = min(self.wake_at_s, end_s)
 
     def end_revocation(self, member_id: str) -> None:
-        """Note that a member has nothing more to give up."""
+        """End the limit: the member has nothing left to give up."""
         self._revocations.pop(member_id, None)
 
     def is_revoking(self, member_id: str) -> bool:
-        """Whether a member has a time limit for giving up something."""
+        """Whether a member has a time limit for giving up partitions or tasks."""
         return member_id in self._revocations
 
     def match(self, member_ids: Iterable[str], timeout_ms: int, now: Instant) -> None:
-        """Begin sessions of members that have none, and drop the deadlines of others than these members."""
+        """Begin sessions of members that have none, and drop the deadlines of other members."""
         before, self._ends = self._ends, {}
         revocations, self._revocations = self._revocations, {}
         for member_id in member_ids:
@@ -61,7 +61,7 @@ class MemberSessions:
         self.wake_at_s = NEVER
 
     def due(self, now: Instant) -> list[str]:
-        """Remove and return the members whose session is over, or that did not give up in time what they have to."""
+        """Remove and return members whose session has ended, or that did not give up partitions or tasks in time."""
         due = dict.fromkeys([each for ends in self._deadlines() for each, end_s in ends.items() if end_s <= now.loop_s])
         for member_id in due:
             self.forget(member_id)

@@ -1,4 +1,4 @@
-"""Static members: an instance id belongs to one member at a time, which may come back with another member id.
+"""Static members: an instance id belongs to one member at a time, which may return with another member id.
 
 Source: Kafka's GroupMetadataManager (4.4: throwIfStaticMemberIsUnknown, throwIfInstanceIdIsFenced,
 throwIfInstanceIdIsUnreleased).
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from warmlog.broker.groups.modern.refusals import RefusedError
 from warmlog.protocol.errors import ErrorCode
 
-LEAVE_FOR_RESTART = -2  # the epoch of a static member that leaves, and will come back with another member id
+LEAVE_FOR_RESTART = -2  # the epoch of a static member that leaves and will return with another member id
 
 
 def check_instance(static: Mapping[str, str], instance_id: str, member_id: str) -> None:

@@ -1,6 +1,6 @@
-"""The members of one group as its records describe them, and indexes of them.
+"""The stored members of one group, with indexes.
 
-Records may come in the order in which compaction leaves them: parts of a member are kept before its declaration is
+Records may come in the order in which compaction leaves them: records of a member are kept before its declaration is
 known.
 """
 
@@ -10,29 +10,29 @@ from typing import Generic, TypeVar
 
 from warmlog.broker.groups.modern.member_memory import MemberMemory
 
-M = TypeVar("M")  # what a member declares
-C = TypeVar("C")  # what a member has
-T = TypeVar("T")  # what a member is to have
+M = TypeVar("M")  # a member's declaration
+C = TypeVar("C")  # a member's current assignment
+T = TypeVar("T")  # a member's target
 
 
 class StoredMembers(ABC, Generic[M, C, T]):
-    """Members by id. Subclasses read records and say what a member's size and state are."""
+    """Members by id. Subclasses read records, and define a member's size and state."""
 
     def __init__(self, group_id: str, joined: C, no_target: T) -> None:
-        """Begin without members. `joined`: what a member without a record has; `no_target`: what it is to have."""
+        """Begin without members. `joined`, `no_target`: current assignment and target of a member without records."""
         self.group_id = group_id
-        self.metadata: dict[str, M] = {}  # by member id, in the order in which they joined
+        self.metadata: dict[str, M] = {}  # by member id, in the order of joining
         self.currents: dict[str, C] = {}
         self.targets: dict[str, T] = {}
         self.static: dict[str, str] = {}  # instance id to member id
         self.memory = MemberMemory()
         self._joined = joined
         self._no_target = no_target
-        self._stable: Counter[int] = Counter()  # members that have what they are to have, by epoch
+        self._stable: Counter[int] = Counter()  # number of members that have their targets, by epoch
 
     @abstractmethod
     def _size(self, member_id: str, metadata: M) -> int:
-        """Return about how many bytes a member holds."""
+        """Estimate the bytes that a member holds."""
 
     @abstractmethod
     def _host(self, metadata: M) -> str:
@@ -44,24 +44,24 @@ class StoredMembers(ABC, Generic[M, C, T]):
 
     @abstractmethod
     def _stable_epoch(self, current: C) -> int | None:
-        """Return the epoch in which a member has all that it is to have, None if it does not."""
+        """Return the epoch in which a member has its whole target; None if it does not have it."""
 
     def current(self, member_id: str) -> C:
-        """Return what a member has; nothing, in epoch 0, if there is no record."""
+        """Return a member's current assignment; an empty one in epoch 0 if there is no record."""
         return self.currents.get(member_id, self._joined)
 
     def target(self, member_id: str) -> T:
-        """Return what a member is to have."""
+        """Return a member's target."""
         return self.targets.get(member_id, self._no_target)
 
     def is_stable(self, epoch: int) -> bool:
-        """Return whether all members have what they are to have in this epoch."""
+        """Return whether all members have their targets in this epoch."""
         return self._stable[epoch] == len(self.metadata)
 
     def orphans(self) -> list[str]:
-        """Return the members of which there are parts, but no declaration.
+        """Return members that have records but no declaration.
 
-        Logs have such members if they end between a removal that was undone and its correction.
+        A log has such members if it ends between an undone removal and its correction.
         """
         return [member_id for member_id in {**self.currents, **self.targets} if member_id not in self.metadata]
 
@@ -104,15 +104,15 @@ class StoredMembers(ABC, Generic[M, C, T]):
         return before
 
     def _index_static(self) -> None:
-        """Index static members again: records of changes that were undone may have contradicted each other."""
+        """Rebuild the index of static members: records of undone changes may have contradicted each other."""
         self.static = {instance: each for each, data in self.metadata.items() if (instance := self._instance(data))}
 
     def _leave(self, member_id: str) -> None:
-        """Take a member that is about to change out of the indexes."""
+        """Remove a member that is about to change from the indexes."""
         self._count(member_id, -1)
 
     def _enter(self, member_id: str) -> None:
-        """Put a member that has changed into the indexes."""
+        """Add a changed member to the indexes."""
         self._count(member_id, 1)
 
     def _count(self, member_id: str, change: int) -> None:

@@ -1,4 +1,4 @@
-"""The topics that a group's members subscribe to, and the hash of what the cluster knows about them.
+"""The topics that a group's members subscribe to, and the hash of their metadata.
 
 Source: Kafka's ModernGroup (subscribedTopicNames, computeMetadataHash).
 """
@@ -17,8 +17,8 @@ class SubscribedTopics:
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
-        self._topic_hashes: dict[str, int | None] = {}  # of subscribed topics; None for a topic that does not exist
-        self._hash: int | None = None  # of all of them, if it is known
+        self._topic_hashes: dict[str, int | None] = {}  # of subscribed topics; None for one that does not exist
+        self._hash: int | None = None  # hash of all topics, if known
 
     def __contains__(self, topic: object) -> bool:
         return topic in self._names
@@ -32,7 +32,7 @@ class SubscribedTopics:
     __hash__ = None  # type: ignore[assignment]
 
     def count(self, names: Iterable[str], change: int) -> None:
-        """Count a subscriber more (1) or less (-1) for each of these topics."""
+        """Add a subscriber to (1), or remove it from (-1), each of these topics."""
         for name in set(names):
             before = self._names[name]
             if before + change:
@@ -44,7 +44,7 @@ class SubscribedTopics:
                 self._hash = None
 
     def forget(self, names: Iterable[str]) -> bool:
-        """Compute the hashes of these topics again when they are needed. Returns whether any is subscribed to."""
+        """Invalidate the hashes of these topics. Returns whether the group subscribes to any of them."""
         is_subscribed = False
         for name in names:
             self._topic_hashes.pop(name, None)

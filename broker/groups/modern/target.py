@@ -1,7 +1,7 @@
-"""The computation of a group's target assignment: when it is due, and what becomes of it.
+"""The computation of a group's target assignment: when it is due, and whether its outcome is used.
 
-At most one computation runs. It belongs to the group's epoch when it began; members that came later have nothing in it,
-and those that left are passed over. If changes that it was computed from could not be stored, it is discarded.
+At most one computation runs. It belongs to the group's epoch at its beginning; members that joined later get nothing
+from it, and those that left are skipped. If changes that it is based on could not be stored, it is discarded.
 
 Source: Kafka's TargetAssignmentBuilder, GroupMetadataManager.maybeUpdateTargetAssignment; KIP-1263 (interval).
 """
@@ -16,13 +16,13 @@ from warmlog.protocol.kafka.messages.groups.consumer import TopicPartitions
 from warmlog.protocol.kafka.streams_group_records import StreamsGroupEpoch
 
 NOTHING: Assignment = {}
-# Of a group without records: the first target is computed when the topics differ from none.
+# of a group without records, as if its topics were none
 FIRST = GroupEpoch(epoch=1)
 FIRST_TARGET = TargetEpoch(epoch=1)
 
 
 class Epochs(Protocol):
-    """A group whose target assignment is computed."""
+    """The epochs of a group, for the computation of its target assignment."""
 
     @property
     def metadata(self) -> Collection[str]:
@@ -34,11 +34,11 @@ class Epochs(Protocol):
 
     @property
     def target_epoch(self) -> TargetEpoch:
-        """The epoch of the target assignment, and when that was computed."""
+        """The epoch of the target assignment, and the time of its computation."""
 
 
 class Computed(Protocol):
-    """What a computation began with: the `Assign` effect of a kind of group."""
+    """The input of a computation: the `Assign` effect of a kind of group."""
 
     @property
     def epoch(self) -> int:
@@ -46,7 +46,7 @@ class Computed(Protocol):
 
 
 class Target(NamedTuple):
-    """What a member is to have: the record, and its partitions as a map."""
+    """A member's target: the record, and its partitions as a map."""
 
     value: TargetAssignment
     partitions: Assignment
@@ -62,7 +62,7 @@ A = TypeVar("A", bound=Computed)
 
 
 class TargetComputation(Generic[A]):
-    """The computation that runs, if there is one."""
+    """The running computation, if any."""
 
     __slots__ = ("_group", "_is_stale", "running")
 
@@ -77,9 +77,9 @@ class TargetComputation(Generic[A]):
         return self.running is not None
 
     def is_due(self, interval_ms: int, now: Instant, *, single_member_waits: bool = False) -> bool:
-        """Return whether to compute a target now. The first one of a group's first member does not wait.
+        """Return whether to compute a target now. The first target of a group's first member does not wait.
 
-        `single_member_waits`: nor, unless this is set, a later one of a group with a single member.
+        Unless `single_member_waits`, later ones of a group with a single member do not wait either.
         """
         group = self._group
         if self.running is not None or group.epoch.epoch <= group.target_epoch.epoch:
@@ -94,20 +94,20 @@ class TargetComputation(Generic[A]):
         self._is_stale = False
 
     def invalidate(self) -> None:
-        """Discard the outcome of the computation that runs: it began with changes that were undone."""
+        """Discard the outcome of the running computation, which is based on undone changes."""
         self._is_stale = True
 
     def is_expected(self, epoch: int) -> bool:
-        """Return whether the outcome for this epoch is to be used."""
+        """Return whether the outcome for this epoch is used."""
         return self.running is not None and self.running.epoch == epoch and not self._is_stale
 
     def end(self) -> None:
-        """Make way for the next computation."""
+        """End the computation, so that the next one may begin."""
         self.running = None
 
 
 def changed_target(before: Assignment | None, computed: Assignment) -> TargetAssignment | None:
-    """Return a member's new target, None if it is as before. `before`: None for a member without a target."""
+    """Return a member's new target, None if unchanged. `before`: None for a member without a target."""
     assignment = {topic_id: partitions for topic_id, partitions in computed.items() if partitions}
     return None if before is not None and before == assignment else target_of(assignment)
 

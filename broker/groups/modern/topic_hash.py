@@ -1,4 +1,4 @@
-"""Hashes of topics, by which a group sees that a topic that it is subscribed to has changed.
+"""Hashes of topics, by which a group detects changes of topics that it subscribes to.
 
 A topic's hash covers, in this order:
 
@@ -6,7 +6,7 @@ A topic's hash covers, in this order:
     for each partition: int32 number; for the rack of each replica, sorted: int32 length, rack
 
 Text is UTF-16 followed by its length as int32. Numbers are little-endian, lengths count UTF-16 units. A group's hash
-covers the hashes of its topics, sorted by name. Both are XXH3 with 64 bits, read as int64. The latter is stored
+covers the hashes of its topics, sorted by name. Both are XXH3 with 64 bits, read as int64. The group's hash is stored
 (`GroupEpoch.metadata_hash`), so a group that moves between Kafka and this broker keeps its epoch.
 
 Source: Kafka's Utils.computeTopicHash, Utils.computeGroupHash (KIP-1101).
@@ -19,7 +19,7 @@ import xxhash
 
 from warmlog.broker.groups.modern.assignment import TopicInfo
 
-NO_TOPICS = 0  # of a group whose topics do not exist, too
+NO_TOPICS = 0  # also of a group whose topics do not exist
 
 _VERSION = b"\0"
 _INT = struct.Struct("<i")
@@ -34,7 +34,7 @@ def topic_hash(topic: TopicInfo) -> int:
     numbers = struct.pack(f"<{topic.partitions}i", *range(topic.partitions))
     if not any(topic.racks):
         return _signed(xxhash.xxh3_64_intdigest(b"".join((*head, numbers))))
-    encoded: dict[tuple[str, ...], bytes] = {}  # partitions are mostly in the same few combinations
+    encoded: dict[tuple[str, ...], bytes] = {}  # most partitions have one of a few combinations of racks
     parts = list(head)
     for partition in range(topic.partitions):
         parts.append(numbers[_INT.size * partition : _INT.size * (partition + 1)])

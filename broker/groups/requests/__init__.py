@@ -1,1 +1,1 @@
-"""The requests of groups in which the broker assigns partitions: `consumer.py`, `share.py` and `share_offsets.py`."""
+"""The requests of groups whose assignments the broker computes: a module per kind, and `share_offsets.py`."""

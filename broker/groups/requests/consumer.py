@@ -1,7 +1,7 @@
-"""Handle the requests of consumer groups (KIP-848): heartbeats of their members, and descriptions.
+"""Handle the requests of consumer groups (KIP-848): heartbeats and descriptions.
 
-A heartbeat changes its group in one synchronous call, and only then waits for its response: until what it has changed
-is in the log, which is at once if nothing has.
+A heartbeat changes its group in one synchronous call, and then waits for its response until the changes are in the log;
+without changes it does not wait.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (consumerGroupHeartbeat, consumerGroupDescribe),
 GroupMetadataManager (getOrMaybeCreateConsumerGroup).
@@ -27,7 +27,7 @@ from warmlog.protocol.kafka.messages.groups.consumer import (
 
 
 class ConsumerGroupCoordinator:
-    """Check members' requests, and pass them to their groups. Call all methods on the event loop."""
+    """Checks members' requests, and passes them to their groups. Call all methods on the event loop."""
 
     def __init__(self, groups: GroupRegistry, new_id: Callable[[], str]) -> None:
         """Serve these groups. `new_id` returns a unique id for a member that has none."""
@@ -46,8 +46,8 @@ class ConsumerGroupCoordinator:
     ) -> ConsumerGroupHeartbeatResponse:
         """Join a group, keep a membership, or leave.
 
-        `holder`: whose share the member's memory counts in. `sees`: whether the client may see a topic, for regular
-        expressions; None if it may see all.
+        `holder`: the holder whose share the member's memory counts in. `sees`: whether the client may see a topic, for
+        regular expressions; None if it may see all.
         """
         error, message = check_request(request, version, self._groups.limits.assignors)
         if error is ErrorCode.NONE:
@@ -78,7 +78,7 @@ class ConsumerGroupCoordinator:
         return response
 
     def _group_for(self, request: ConsumerGroupHeartbeatRequest, holder: str, growth: int) -> ConsumerGroup:
-        """Return the group that a request is for; one that a classic group is converted to is not served yet.
+        """Return the group of a request; one that replaces a classic group is not served yet.
 
         Raises RefusedError.
         """
@@ -127,5 +127,5 @@ class ConsumerGroupCoordinator:
 
 
 def _size_of(topics: Sequence[str] | None, *texts: str | None) -> int:
-    """Return about how many bytes the declaration of a member holds."""
+    """Estimate the bytes that a member's declaration holds."""
     return sum([len(topic) + NAME_BYTES for topic in topics or ()]) + sum([len(text or "") for text in texts])

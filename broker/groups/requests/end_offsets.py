@@ -1,4 +1,4 @@
-"""The high watermarks of partitions, on this broker and on others.
+"""Query the high watermarks of partitions, here and on other brokers.
 
 Source: org.apache.kafka.coordinator.group.PartitionMetadataClient (listLatestOffsets), NetworkPartitionMetadataClient.
 """
@@ -17,21 +17,21 @@ from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import LATEST_TIMESTAMP
 
-CONNECTION: Final = -5  # of its own: brokers answer in order
-MAX_QUERIES: Final = 1_000  # in one request
+CONNECTION: Final = -5  # a separate connection: brokers answer in order
+MAX_QUERIES: Final = 1_000  # per request
 
 EndOffset: TypeAlias = int | ErrorCode
 
 
 class EndOffsets:
-    """Looks high watermarks up. `peers` are the other brokers of a cluster."""
+    """Queries high watermarks. `peers` are the other brokers of a cluster."""
 
     def __init__(self, partitions: Partitions, peers: Peers | None) -> None:
         self._partitions = partitions
         self._peers = peers
 
     async def of(self, keys: Iterable[TopicPartition], checkpoint: Checkpoint) -> dict[TopicPartition, EndOffset]:
-        """Return for each partition its high watermark, or an error if its leader does not answer."""
+        """Return each partition's high watermark, or an error if its leader does not answer."""
         offsets: dict[TopicPartition, EndOffset] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
         for key in keys:

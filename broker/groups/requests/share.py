@@ -1,7 +1,7 @@
-"""Handle the requests of share groups (KIP-932): heartbeats of their members, and descriptions.
+"""Handle the requests of share groups (KIP-932): heartbeats and descriptions.
 
-A heartbeat changes its group in one synchronous call, and only then waits for its response: until what it has changed
-is in the log, which is at once if nothing has.
+A heartbeat changes its group in one synchronous call, and then waits for its response until the changes are in the log;
+without changes it does not wait.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (shareGroupHeartbeat, shareGroupDescribe),
 GroupMetadataManager (getOrMaybeCreateShareGroup).
@@ -26,7 +26,7 @@ from warmlog.protocol.kafka.messages.share.groups import (
 
 
 class ShareGroupCoordinator:
-    """Check members' requests, and pass them to their groups. Call all methods on the event loop."""
+    """Checks members' requests, and passes them to their groups. Call all methods on the event loop."""
 
     def __init__(self, groups: GroupRegistry) -> None:
         """Serve these groups."""
@@ -35,7 +35,7 @@ class ShareGroupCoordinator:
     async def heartbeat(
         self, request: ShareGroupHeartbeatRequest, *, client_id: str, host: str, holder: str
     ) -> ShareGroupHeartbeatResponse:
-        """Join a group, keep a membership, or leave. `holder`: whose share the member's memory counts in."""
+        """Join a group, keep a membership, or leave. `holder`: the holder whose share the member's memory counts in."""
         message = check_request(request)
         if message is not None:
             return ShareGroupHeartbeatResponse(error=ErrorCode.INVALID_REQUEST, message=message)
@@ -60,7 +60,7 @@ class ShareGroupCoordinator:
         return response
 
     def _group_for(self, request: ShareGroupHeartbeatRequest, holder: str) -> ShareGroup:
-        """Return the group that a request is for, a new one for its first member. Raises RefusedError."""
+        """Return the group of a request, a new one for its first member. Raises RefusedError."""
         name, group = request.group, self._groups.get(request.group)
         if group is None and request.member_epoch != JOIN:
             raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {name} not found.")
@@ -72,7 +72,7 @@ class ShareGroupCoordinator:
         return self._groups.create_share_group(name, holder) if group is None else group
 
     def _growth(self, group: ShareGroup | None, request: ShareGroupHeartbeatRequest) -> int:
-        """Return by about how many bytes a heartbeat lets its group grow."""
+        """Estimate by how many bytes a group grows with a heartbeat."""
         known = None if group is None else group.members.get(request.member_id)
         growth = GROUP_BYTES if group is None else 0
         if known is None and request.member_epoch == JOIN:
@@ -105,5 +105,5 @@ class ShareGroupCoordinator:
 
 
 def _text_size(topics: Sequence[str] | None, *texts: str | None) -> int:
-    """Return about how many bytes the texts of a declaration take."""
+    """Estimate the bytes of a declaration's texts."""
     return sum([len(text or "") for text in (*(topics or ()), *texts)])

@@ -1,4 +1,4 @@
-"""Handle the requests about offsets of share groups: describe, alter and delete them, through the share coordinators.
+"""Handle requests about offsets of share groups: describe, alter and delete them through the share coordinators.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (4.4: describeShareGroupOffsets,
 describeShareGroupAllOffsets, alterShareGroupOffsets, deleteShareGroupOffsets, deleteShareGroups).
@@ -55,9 +55,9 @@ class ShareOffsetsCoordinator:
     # -- describe --
 
     async def describe(self, requested: ShareOffsetsGroup, checkpoint: Checkpoint) -> DescribedShareOffsets:
-        """Return the start offsets and lags of a group's partitions: all of them, or those that are requested.
+        """Return the start offsets and lags of a group's partitions: all of them, or the requested ones.
 
-        What has no state, or is not there, has the start offset -1.
+        Partitions without a state, or that do not exist, have the start offset -1.
         """
         described: list[DescribedShareTopic] = []
         wanted: list[tuple[TopicInfo, tuple[int, ...]]] = []
@@ -110,7 +110,7 @@ class ShareOffsetsCoordinator:
         summaries: Mapping[PartitionById, StateSummary],
         checkpoint: Checkpoint,
     ) -> Mapping[TopicPartition, EndOffset]:
-        """Return the high watermarks of the partitions whose lag is known then."""
+        """Return the high watermarks of partitions, from which their lags are computed."""
         keys: list[TopicPartition] = []
         for topic, numbers in wanted:
             for number in numbers:
@@ -123,7 +123,7 @@ class ShareOffsetsCoordinator:
     # -- alter --
 
     async def alter(self, request: AlterShareGroupOffsetsRequest, holder: str) -> AlterShareGroupOffsetsResponse:
-        """Let partitions start at other offsets; creates the group if there is none. `holder`: who it counts for."""
+        """Set the start offsets of partitions; create a missing group, whose memory counts for `holder`."""
         name = request.group
         error = self._groups.available_to_members(name)
         if error is ErrorCode.NONE and self._groups.get(name) is None:
@@ -154,7 +154,7 @@ class ShareOffsetsCoordinator:
         return AlterShareGroupOffsetsResponse(topics=tuple([_with(each, outcomes) for each in response.topics]))
 
     def _drop_unused(self, group: ShareGroup) -> None:
-        """Forget a group that was created for a request and has nothing to store."""
+        """Drop a group that was created for a request and has nothing to store."""
         shard = self._groups.shard_of(group.group_id)
         is_served = shard is not None and shard.get(group.group_id) is group
         if shard is not None and is_served and group.is_empty and not group.is_stored:
@@ -163,7 +163,7 @@ class ShareOffsetsCoordinator:
     # -- delete --
 
     async def delete(self, request: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
-        """Delete the states of topics, so that they begin as in a new group."""
+        """Delete the states of topics, which then begin as in a new group."""
         error = self._groups.available_to_members(request.group)
         if error is not ErrorCode.NONE:
             return DeleteShareGroupOffsetsResponse(error=error, message=_reason(error))
@@ -191,7 +191,7 @@ class ShareOffsetsCoordinator:
         return DeleteShareGroupOffsetsResponse(topics=(*succeeded, *response.topics, *refused))
 
     async def delete_all(self, group: ShareGroup) -> ErrorCode:
-        """Delete all states of a group without members, which is to be deleted itself then."""
+        """Delete all states of a group without members, which is then deleted itself."""
         pending: PendingAnswer[DeleteShareGroupOffsetsResponse | None] = PendingAnswer(None)
         deletion = group.offsets.delete_all(self._groups.topics, pending)
         response = await self._groups.answer(group, pending)
@@ -202,9 +202,9 @@ class ShareOffsetsCoordinator:
         return next((each.error for each in failures.values()), ErrorCode.NONE)
 
     async def _delete_states(self, group: ShareGroup, partitions: list[PartitionById]) -> dict[bytes, Outcome]:
-        """Delete states; return a failure for each topic that has one.
+        """Delete states; return the failure of each topic that has one.
 
-        A topic that does not exist is none: its states are deleted by the share coordinator.
+        A topic that does not exist is not a failure: the share coordinator deletes its states.
         """
         outcomes = await self._persister.delete(group.group_id, partitions)
         failures: dict[bytes, Outcome] = {}
@@ -226,12 +226,12 @@ class ShareOffsetsCoordinator:
 
 
 def _reason(error: ErrorCode) -> str:
-    """Return the message for a group that is not served."""
+    """Return the message of an error for a group that is not served."""
     return "The group id is invalid." if error is ErrorCode.INVALID_GROUP_ID else "The coordinator is not available."
 
 
 def _problem(name: str, group: object) -> tuple[ErrorCode, str] | None:
-    """Return why the offsets of a group may not be changed."""
+    """Return why the offsets of a group may not be changed, or None."""
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} not found."
     if not isinstance(group, ShareGroup):
@@ -260,7 +260,7 @@ def _described(number: int, summary: StateSummary, end: EndOffset | None) -> Des
 
 
 def _with(topic: TopicOutcomes, outcomes: Mapping[PartitionById, Outcome]) -> TopicOutcomes:
-    """Return the outcomes of a topic with those of the share coordinators."""
+    """Combine the outcomes of a topic with those of the share coordinators."""
     merged = []
     for each in topic.partitions:
         outcome = outcomes.get((topic.topic_id, each.partition), Outcome())

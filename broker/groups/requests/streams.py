@@ -1,8 +1,7 @@
-"""Handle the requests of streams groups (KIP-1071): heartbeats of their members, and descriptions.
+"""Handle the requests of streams groups (KIP-1071): heartbeats and descriptions.
 
-A heartbeat first fits the topology to the topics that exist, if either has changed. Then it changes its group in one
-synchronous call, and only then waits for its response: until what it has changed is in the log, which is at once if
-nothing has.
+A heartbeat first fits the topology to the existing topics, if either has changed. Then it changes its group in one
+synchronous call, and waits for its response until the changes are in the log; without changes it does not wait.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorService (streamsGroupHeartbeat, streamsGroupDescribe),
 GroupMetadataManager (getOrCreateStreamsGroup, getStreamsGroupOrThrow).
@@ -39,21 +38,23 @@ from warmlog.protocol.kafka.messages.groups.streams_descriptions import (
 )
 from warmlog.protocol.request import NewTopic
 
-MAX_SUBTOPOLOGIES: Final = 1_000  # of a topology: a member that gets tasks of all takes the event loop for 5 ms
+MAX_SUBTOPOLOGIES: Final = (
+    1_000  # of a topology: a member with tasks of all holds the event loop for 5 ms
+)
 MAX_TOPICS: Final = 10_000  # of a topology
-FEW_TOPICS: Final = 1_000  # of a topology, fitted to them on the event loop: about 2 ms
+FEW_TOPICS: Final = 1_000  # topics of a topology, which is fitted to them on the event loop: about 2 ms
 
 
 class HeartbeatResult(NamedTuple):
-    """A response, and the internal topics that the group's topology needs and that do not exist."""
+    """A response, and the missing internal topics of the group's topology."""
 
     response: StreamsGroupHeartbeatResponse
     missing: tuple[NewTopic, ...] = ()
-    retry_ms: int = 0  # for how long not to create a topic again that could not be created
+    retry_ms: int = 0  # pause before retrying to create a topic
 
 
 class StreamsGroupCoordinator:
-    """Check members' requests, and pass them to their groups. Call all methods on the event loop."""
+    """Checks members' requests, and passes them to their groups. Call all methods on the event loop."""
 
     def __init__(self, groups: GroupRegistry) -> None:
         """Serve these groups."""
@@ -70,7 +71,7 @@ class StreamsGroupCoordinator:
         holder: str,
         checkpoint: Checkpoint,
     ) -> HeartbeatResult:
-        """Join a group, keep a membership, or leave. `holder`: whose share the member's memory counts in."""
+        """Join a group, keep a membership, or leave. `holder`: the holder whose share the member's memory counts in."""
         error, message = check_request(request)
         if error is ErrorCode.NONE:
             error = self._groups.available_to_members(request.group)
@@ -96,7 +97,7 @@ class StreamsGroupCoordinator:
         return HeartbeatResult(response, missing, 2 * group.limits.heartbeat_interval_ms)
 
     async def _topology_growth(self, request: StreamsGroupHeartbeatRequest, checkpoint: Checkpoint) -> int:
-        """Return about how many bytes a topology will hold, 0 if the group has one. Raises RefusedError."""
+        """Estimate the bytes that a topology will hold, 0 if the group already has one. Raises RefusedError."""
         topology, group = request.topology, self._groups.get(request.group)
         if topology is None or (isinstance(group, StreamsGroup) and group.topology_for(request) is not topology):
             return 0
@@ -115,7 +116,7 @@ class StreamsGroupCoordinator:
         return held
 
     def _check(self, request: StreamsGroupHeartbeatRequest, holder: str, topology_growth: int) -> StreamsGroup | None:
-        """Return the group of a request, None for one that is to be created. Raises RefusedError."""
+        """Return the group of a request; None if it has to be created. Raises RefusedError."""
         error = self._groups.available(request.group)
         if error is not ErrorCode.NONE:
             raise RefusedError(error, "The group is not served here any more.")
@@ -137,7 +138,7 @@ class StreamsGroupCoordinator:
     async def _configured(
         self, request: StreamsGroupHeartbeatRequest, checkpoint: Checkpoint
     ) -> ConfiguredTopology | None:
-        """Fit the topology to the topics; None to leave, and for a group without one. Raises RefusedError."""
+        """Fit the topology to the topics; return None for a leaving member or without a topology. Raises RefusedError."""
         if request.member_epoch < JOIN:
             return None
         group = self._groups.get(request.group)
@@ -187,7 +188,7 @@ class StreamsGroupCoordinator:
 
 
 def _record_size(subtopology: Subtopology) -> int:
-    """Return about how many bytes a subtopology takes in a record, rather too few."""
+    """Estimate the bytes of a subtopology in a record, with a low bias."""
     size = sum([len(name) for name in (*subtopology.sources, *subtopology.repartition_sinks)])
     for topic in (*subtopology.changelogs, *subtopology.repartition_sources):
         size += len(topic.topic) + sum([len(config.key) + len(config.value) for config in topic.configs])
@@ -195,7 +196,7 @@ def _record_size(subtopology: Subtopology) -> int:
 
 
 class _Snapshot:
-    """Topics as they were."""
+    """Topics at a point in time."""
 
     def __init__(self, topics: Mapping[str, TopicInfo]) -> None:
         self._topics = topics
@@ -206,7 +207,7 @@ class _Snapshot:
 
 
 def _growth(group: StreamsGroup | None, request: StreamsGroupHeartbeatRequest) -> int:
-    """Return by about how many bytes a heartbeat lets its group grow, besides the tasks that it will be given."""
+    """Estimate by how many bytes a group grows with a heartbeat, without tasks assigned later."""
     known = None if group is None else group.members.get(request.member_id)
     growth = GROUP_BYTES if group is None else 0
     if known is None and request.member_epoch == JOIN:
@@ -217,7 +218,7 @@ def _growth(group: StreamsGroup | None, request: StreamsGroupHeartbeatRequest) -
 
 
 def _declared(request: StreamsGroupHeartbeatRequest) -> int:
-    """Return about how many bytes a member declares, besides its topology."""
+    """Estimate the bytes of a member's declaration, without its topology."""
     texts = (request.instance_id, request.rack_id, request.process_id)
     size = sum([len(text or "") for text in texts])
     size += sum([NAME_BYTES + len(tag.key) + len(tag.value) for tag in request.client_tags or ()])

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): the broker assigns partitions to several members at a time, those whose state is initialized.
+"""Share groups (KIP-932): the broker assigns each partition with an initialized state to several members.
 
 Start reading in `state.py`.
 """

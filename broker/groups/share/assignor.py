@@ -1,16 +1,17 @@
-"""The assignor `simple`: partitions are shared by equally many members, and members have equally many partitions.
+"""The assignor `simple`: partitions have equally many members, and members equally many partitions.
 
-    sharing = members / partitions, rounded up      how many members have a partition
-    quota   of the members in order, from the sum sharing x partitions, evenly
+    sharing = members / partitions, rounded up      the number of members of a partition
+        quota   per member: an even part of sharing x partitions, in the members' order
 
-With the same subscriptions for all, this is decided for all partitions together, otherwise for each topic with the
-members that subscribe to it. An assignment is reached from the one before in three steps:
+If all have the same subscriptions, this is decided for all partitions together, otherwise for each topic with its
+subscribers. Three steps lead from the previous assignment to the next:
 
-1.  A member with more than its quota gives up partitions, those with the most members first.
-2.  A partition with more than `sharing` members is taken from some of them, from those with the most partitions first.
-3.  Members below their quota get partitions below their sharing in turn, those without a member first.
+1.  A member above its quota gives up partitions, those with the most members first.
+2.  A partition with more than `sharing` members is removed from some of them, from those with the most partitions
+    first.
+3.  Members below their quota get partitions with fewer members in turn, those without a member first.
 
-If the members below their quota all have a partition already, it stays below its sharing.
+If all members below their quota already have a partition, it keeps fewer than `sharing` members.
 
 Source: org.apache.kafka.coordinator.group.assignor.SimpleAssignor, SimpleHomogeneousAssignmentBuilder,
 SimpleHeterogeneousAssignmentBuilder.
@@ -29,9 +30,9 @@ _TopicPartition: TypeAlias = tuple[bytes, int]  # topic id and partition
 def assign_shared(
     members: Mapping[str, Subscriber], partitions: Mapping[bytes, frozenset[int]]
 ) -> Generator[None, None, dict[str, Assignment]]:
-    """Return the partitions of each member, most of them those it owns. Yields at least every millisecond.
+    """Return the partitions of each member, mostly its own. Yields at least every millisecond.
 
-    `partitions`: those that may be assigned, by topic id.
+    `partitions`: the assignable ones, by topic id.
     """
     pace = Pace()
     shares: dict[str, dict[bytes, set[int]]] = {member_id: {} for member_id in members}
@@ -62,7 +63,7 @@ def _share(
     shares: Mapping[str, dict[bytes, set[int]]],
     pace: Pace,
 ) -> Generator[None, None, None]:
-    """Add the partitions of these topics to the shares of the members with these ids."""
+    """Distribute the partitions of these topics over the members with these ids."""
     count = sum([len(numbers) for numbers in partitions.values()])
     if not count or not ids:
         return
@@ -103,7 +104,7 @@ class _Parts(NamedTuple):
     def begin(
         self, partitions: Mapping[bytes, frozenset[int]], owned: Mapping[str, Assignment]
     ) -> Generator[None, None, None]:
-        """Begin with what each member owns of these partitions."""
+        """Begin with each member's own partitions of these."""
         for topic_id in sorted(partitions):
             for partition in sorted(partitions[topic_id]):
                 self.holders[topic_id, partition] = {}
@@ -118,7 +119,7 @@ class _Parts(NamedTuple):
                         yield
 
     def give_up(self, quotas: Mapping[str, int]) -> Generator[None, None, None]:
-        """Take from members what is more than their quota."""
+        """Remove partitions from members above their quota."""
         for member_id, mine in self.held.items():
             surplus = len(mine) - quotas[member_id]
             if surplus > 0:
@@ -131,7 +132,7 @@ class _Parts(NamedTuple):
                 yield
 
     def limit(self, sharing: int) -> Generator[None, None, None]:
-        """Take partitions from members until none has more of them than `sharing`."""
+        """Remove members from partitions until none has more than `sharing`."""
         for key, having in self.holders.items():
             surplus = len(having) - sharing
             if surplus > 0:
@@ -141,7 +142,7 @@ class _Parts(NamedTuple):
                 yield
 
     def fill(self, quotas: Mapping[str, int], sharing: int) -> Generator[None, None, None]:
-        """Give partitions with fewer members than `sharing` to members below their quota, in turn."""
+        """Assign partitions with fewer members than `sharing` to members below their quota, in turn."""
         below = deque([member_id for member_id, mine in self.held.items() if len(mine) < quotas[member_id]])
         for key in (yield from self._by_members(self.holders)):
             having, tries = self.holders[key], len(below)
@@ -158,7 +159,7 @@ class _Parts(NamedTuple):
                 yield
 
     def _by_members(self, keys: Iterable[_TopicPartition]) -> Generator[None, None, list[_TopicPartition]]:
-        """Return partitions in order of their number of members."""
+        """Sort partitions by their number of members."""
         by_count: dict[int, list[_TopicPartition]] = {}
         for key in keys:
             by_count.setdefault(len(self.holders[key]), []).append(key)

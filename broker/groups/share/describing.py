@@ -1,4 +1,4 @@
-"""Describes a share group, as ShareGroupDescribe reports it.
+"""Describe a share group for ShareGroupDescribe.
 
 Source: Kafka's ShareGroup.asDescribedGroup, ShareGroupMember.asShareGroupDescribeMember.
 """
@@ -19,7 +19,7 @@ def described(
 ) -> Generator[None, None, DescribedShareGroup]:
     """Describe a group, and yield after each member, since one may have thousands of topics.
 
-    Partitions of topics that do not exist any more are left out, and so are members that leave meanwhile.
+    Partitions of topics that no longer exist are left out, and so are members that leave in the meantime.
     """
     members = []
     for member_id in list(group.metadata):

@@ -1,4 +1,4 @@
-"""The effects that come out of a share group's state machine."""
+"""The effects of a share group's state machine."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ Store: TypeAlias = StoreRows[ShareGroupKey, ShareGroupValue]
 class AssignShared(NamedTuple):
     """Effect: run the assignor, then drive the generator `ShareGroup.assigned(epoch, assignments, now)`.
 
-    `partitions`: those that may be assigned, by topic id.
+    `partitions`: the assignable ones, by topic id.
     """
 
     epoch: int
@@ -25,7 +25,7 @@ class AssignShared(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Partitions of a topic, and the offset that they start at; -1 leaves it to the leader of the partition."""
+    """Partitions of a topic, and their start offset; -1 leaves it to the partition's leader."""
 
     topic_id: bytes
     partitions: frozenset[int]
@@ -33,7 +33,7 @@ class Start(NamedTuple):
 
 
 class Initialize(NamedTuple):
-    """Effect: create the states of share-partitions, then call `ShareGroup.initialized` with those that have one."""
+    """Effect: create the states of share-partitions, then call `ShareGroup.initialized` with the successful ones."""
 
     epoch: int
     starts: tuple[Start, ...]

@@ -1,4 +1,4 @@
-"""Which share-partitions of a group need a state, and where those start.
+"""Decide which share-partitions of a group need a state, and their start offsets.
 
 Source: Kafka's GroupMetadataManager (4.4: subscribedTopicsChangeMap, maybeCreateInitializeShareGroupStateRequest).
 """
@@ -12,27 +12,27 @@ from warmlog.broker.groups.share.partition_states import NOTHING, KnownTopic, Pa
 from warmlog.broker.groups.share.stored import StoredShareGroup
 
 FIRST_OFFSET = 0
-BY_RESET = -1  # the leader of the partition decides by the group's share.auto.offset.reset
+BY_RESET = -1  # the partition's leader decides by the group's share.auto.offset.reset
 
 
 class Initialization:
-    """The initializations of one group that are under way, and whether to look for more."""
+    """The running initializations of one group, and whether there may be more to begin."""
 
     __slots__ = ("_begun_ms", "_group", "is_due")
 
     def __init__(self, group: StoredShareGroup) -> None:
         self._group = group
-        self._begun_ms: dict[bytes, int] = {}  # by topic id, of those that are being initialized
+        self._begun_ms: dict[bytes, int] = {}  # start time by topic id of those being initialized
         self.is_due = True  # whether topics or subscriptions may have changed since the last `missing`
 
     def loaded(self, now: Instant) -> None:
-        """Give initializations that another coordinator has begun the time to arrive."""
+        """Restart the time limit of initializations that another coordinator began."""
         self._begun_ms = dict.fromkeys(self._group.states.initializing, now.wall_ms)
 
     def missing(self, topics: Topics, retry_ms: int, now: Instant) -> dict[bytes, KnownTopic]:
-        """Return the partitions to initialize now. Those whose initialization has no outcome follow after `retry_ms`.
+        """Return the partitions to initialize now. Initializations without an outcome are repeated after `retry_ms`.
 
-        Computed only if `is_due`, or if an initialization is to be repeated.
+        Computed only if `is_due`, or if an initialization has to be repeated.
         """
         self._begun_ms = {
             topic_id: begun_ms
@@ -60,14 +60,14 @@ class Initialization:
         return known | states.initializing.get(topic.id, NOTHING).partitions
 
     def begin_at(self, topic_ids: Iterable[bytes], wall_ms: int) -> None:
-        """Note when the initialization of topics has begun."""
+        """Record when the initialization of topics began."""
         self._begun_ms |= dict.fromkeys(topic_ids, wall_ms)
 
     def begin(self, missing: Mapping[bytes, KnownTopic], epoch: int, now: Instant) -> Initialize:
         """Return what to initialize, before the group's record says so.
 
-        Partitions that were added to a topic start at their first offset, so that no record is passed over. Unlike
-        in Kafka, that does not hold for a first initialization that is repeated: it leaves the start to the leader.
+        Partitions added to a topic start at their first offset, so that no record is skipped. Unlike in Kafka, a
+        repeated first initialization leaves the start offset to the leader.
         """
         states, starts = self._group.states, []
         for topic_id, topic in missing.items():

@@ -9,6 +9,6 @@ class ShareLimits:
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
-    assignment_interval_ms: int  # between two computations of the target assignment
-    initialize_retry_interval_ms: int  # after which an initialization without an outcome is repeated
+    assignment_interval_ms: int  # minimum interval between computations of the target assignment
+    initialize_retry_interval_ms: int  # time after which an initialization without an outcome is repeated
     max_size: int  # members

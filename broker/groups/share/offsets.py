@@ -1,7 +1,7 @@
-"""Changes of a share group's offsets by administrators. The caller reaches the share coordinator in between.
+"""Changes of a share group's offsets by administrators, while the group has no members.
 
-A group whose offsets are changed has no members. Each change has two parts: what is to be done is stored and answered
-like a heartbeat, then the share coordinator does it, and then it is stored that it is done.
+Each change has two parts: the intention is stored and answered like a heartbeat, then the caller has the share
+coordinator carry it out, and then its completion is stored.
 
 Source: Kafka's GroupMetadataManager (4.4: alterShareGroupOffsets, sharePartitionsEligibleForOffsetDeletion,
 completeDeleteShareGroupOffsets, shareGroupBuildPartitionDeleteRequest).
@@ -39,7 +39,7 @@ class Deletion(NamedTuple):
 
 
 class ShareOffsets:
-    """Decides about the offsets of new group."""
+    """Changes the offsets of one group."""
 
     def __init__(self, group: StoredShareGroup, progress: ShareProgress) -> None:
         self._group = group
@@ -48,7 +48,7 @@ class ShareOffsets:
     def alter(
         self, altered: Iterable[AlteredTopic], topics: Topics, waiter: Waiter, wall_ms: int
     ) -> list[InitialState]:
-        """Let partitions start at other offsets; return their new states, and answer with an outcome for each."""
+        """Set the start offsets of partitions; return their new states, and answer with an outcome for each."""
         outcomes, states, begun = [], [], {}
         for each in altered:
             topic = topics.named(each.topic)
@@ -65,7 +65,7 @@ class ShareOffsets:
         return states
 
     def delete(self, names: Iterable[str], topics: Topics, waiter: Waiter) -> Deletion:
-        """Delete the states of topics; return them, and answer with an outcome for each topic that has none."""
+        """Delete the states of topics; return them, and answer with an outcome for each topic without states."""
         states, refused = self._group.states, []
         deletion = Deletion([], {})
         partitions: list[PartitionById] = []
@@ -87,7 +87,7 @@ class ShareOffsets:
         return deletion._replace(partitions=partitions)
 
     def delete_all(self, topics: Topics, waiter: Waiter) -> Deletion:
-        """Delete all states of a group that is to be deleted; return them."""
+        """Delete all states of a group that is about to be deleted; return them."""
         states = self._group.states
         existing = {each: topic for each in states.deleting if (topic := topics.identified(each)) is not None}
         partitions = {
@@ -102,7 +102,7 @@ class ShareOffsets:
         return Deletion(sorted(partitions), dict(self._group.states.deleting))
 
     def deleted(self, topic_ids: Iterable[bytes], waiter: Waiter) -> None:
-        """Store that the states of topics are deleted."""
+        """Store that the states of topics were deleted."""
         self._progress.put_states(self._group.states.deleted(topic_ids))
         self._progress.journal.commit(Answer(waiter, DeleteShareGroupOffsetsResponse()))
 
@@ -116,7 +116,7 @@ def _outcomes(altered: AlteredTopic, topic: TopicInfo | None) -> TopicOutcomes:
 
 
 def _problem(new: NewStartOffset, count: int) -> PartitionOutcome | None:
-    """Return why a partition of a topic with so many cannot start at an offset, None if it can."""
+    """Return why a partition cannot start at an offset, None if it can. `partitions`: the topic's number of them."""
     if not 0 <= new.partition < count:
         return PartitionOutcome(partition=new.partition, error=UNKNOWN, message=NOT_HOSTED)
     if new.start_offset < 0:

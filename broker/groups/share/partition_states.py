@@ -1,10 +1,10 @@
-"""The share-partitions of a group: those whose state is being created, those that have one, and those to be deleted.
+"""The share-partitions of a group, whose states are being created, exist, or are being deleted.
 
     not known ──begun──► initializing ──completed──► initialized ──deleting──► deleting ──deleted──► not known
                               │  ▲
-                              └──┘ abandoned: the share coordinator failed, and the next heartbeat begins again
+                              └──┘ abandoned: the share coordinator failed, and the next heartbeat retries
 
-Only what is initialized is assigned to members. A value is replaced by the next one, never changed.
+Only initialized partitions are assigned to members. Values are replaced, never changed.
 
 Source: Kafka's ShareGroup.ShareGroupStatePartitionMetadataInfo, GroupMetadataManager (4.4: combineInitMaps,
 subscribedTopicsChangeMap, addInitializingTopicsRecords, initializeShareGroupState, uninitializeShareGroupState).
@@ -20,7 +20,7 @@ Numbers: TypeAlias = Mapping[bytes, frozenset[int]]  # topic id to partitions
 
 
 class KnownTopic(NamedTuple):
-    """A topic's name when its partitions became known, and those partitions."""
+    """A topic's name at the time its partitions became known, and the partitions."""
 
     name: str
     partitions: frozenset[int]
@@ -48,28 +48,28 @@ class PartitionStates(NamedTuple):
         )
 
     def begun(self, topics: Mapping[bytes, KnownTopic]) -> SharePartitions:
-        """Return the record once the states of partitions are being created. They are not deleted any more."""
+        """Return the record when the states of partitions are being created and no longer being deleted."""
         initializing = _combined(self.initializing, topics)
         deleting = {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in initializing}
         return _record(initializing, self.initialized, deleting)
 
     def completed(self, partitions: Numbers) -> SharePartitions:
-        """Return the record once partitions have a state."""
+        """Return the record when partitions have a state."""
         names = {topic_id: self.initializing.get(topic_id, NOTHING).name for topic_id in partitions}
         added = {topic_id: KnownTopic(names[topic_id], numbers) for topic_id, numbers in partitions.items()}
         return _record(_without(self.initializing, partitions), _combined(self.initialized, added), self.deleting)
 
     def abandoned(self, partitions: Numbers) -> SharePartitions:
-        """Return the record once the states of partitions are created no longer."""
+        """Return the record when the states of partitions are no longer being created."""
         return _record(_without(self.initializing, partitions), self.initialized, self.deleting)
 
     def deletion(self, topics: Mapping[bytes, str]) -> SharePartitions:
-        """Return the record once the states of initialized topics, given with their names, are being deleted."""
+        """Return the record when the states of initialized topics, given with their names, are being deleted."""
         initialized = {topic_id: known for topic_id, known in self.initialized.items() if topic_id not in topics}
         return _record(self.initializing, initialized, {**self.deleting, **topics})
 
     def deletion_of_all(self, existing: Mapping[bytes, str]) -> SharePartitions:
-        """Return the record once all states are being deleted. `existing`: topics being deleted that still exist."""
+        """Return the record when all states are being deleted. `existing`: topics being deleted that still exist."""
         known = {**self.initialized, **self.initializing}
         return _record({}, {}, {**existing, **{topic_id: each.name for topic_id, each in known.items()}})
 
@@ -83,7 +83,7 @@ class PartitionStates(NamedTuple):
         )
 
     def deleted(self, topic_ids: Iterable[bytes]) -> SharePartitions:
-        """Return the record once the states of topics are deleted."""
+        """Return the record when the states of topics are deleted."""
         gone = frozenset(topic_ids)
         deleting = {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in gone}
         return _record(self.initializing, self.initialized, deleting)

@@ -1,7 +1,7 @@
-"""Progress of a share group: from heartbeats of members to stored records, and from these to answers.
+"""The path of a share group's changes: from heartbeats to stored records, and from these to answers.
 
-A request that was checked changes the group, waits for the target assignment if that has to be computed, moves its
-member to it at once, since partitions are shared, and is answered when everything is stored.
+A checked request changes the group, waits for the target assignment if that has to be computed, moves its member to it
+in one step, since partitions are shared, and is answered when everything is stored.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -34,11 +34,11 @@ from warmlog.protocol.kafka.share_group_records import (
     ShareTargetKey,
 )
 
-REMOVED_PER_STORE = 100  # members; each is three records
+REMOVED_PER_STORE = 100  # members per step; each is three records
 
 
 class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
-    """The changes of one group that are being made, and the requests that wait for them."""
+    """The unfinished changes of one group, and the requests that wait for them."""
 
     def __init__(self, group: StoredShareGroup, limits: ShareLimits, now: Instant) -> None:
         """Begin with a group without members. `limits` may be replaced."""
@@ -47,8 +47,8 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         self.sessions = MemberSessions()
         self.initialization = Initialization(group)
         self.topics: Topics | None = None
-        self._topics_changed = True  # since the group's epoch began, perhaps
-        self._checked_version = -1  # of the group, when initialized and assigned partitions were compared
+        self._topics_changed = True  # whether topics may have changed since the group's epoch began
+        self._checked_version = -1  # the group's revision when initialized and assigned partitions were last compared
         self._has_unassigned = False
         self._group = group
         self._last_state = ShareGroupState.EMPTY
@@ -68,7 +68,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         holder: str,
         now: Instant,
     ) -> None:
-        """Change the group as a member declares, and answer once that is stored."""
+        """Apply a member's declaration to the group, and answer once that is stored."""
         group, member_id = self._group, request.member_id
         known, before = group.metadata.get(member_id), group.current(member_id)
         changed = self._subscribe(member_id, known, metadata)
@@ -88,7 +88,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         self.note_state(now)
 
     def _subscribe(self, member_id: str, known: ShareMemberMetadata | None, metadata: ShareMemberMetadata) -> bool:
-        """Set what a member declares; return whether its topics are others than before."""
+        """Set a member's declaration; return whether its topics have changed."""
         if metadata is known:
             return False
         self.journal.put(ShareMemberKey(self._group.group_id, member_id), metadata)
@@ -97,7 +97,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         return changed
 
     def _is_assignment_pending(self) -> bool:
-        """Return whether partitions that may be assigned are not in the target, or the other way round."""
+        """Return whether the assignable partitions differ from those of the target."""
         group, topics = self._group, self.topics
         assert topics is not None, "requests bring the topics"
         if self._checked_version != group.version or self._topics_changed:
@@ -110,7 +110,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         return self._has_unassigned
 
     def _raise_epoch(self, *, only_if_changed: bool) -> bool:
-        """Begin the group's next epoch, at any rate or if its topics are others; return whether it did."""
+        """Begin the group's next epoch, in any case or if its topics have changed; return whether it began."""
         assert self.topics is not None, "requests bring the topics"
         current, topics_hash = self._group.epoch, self._group.topics.hash(self.topics)
         self.initialization.is_due |= self._topics_changed
@@ -122,7 +122,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         return True
 
     def _begin_initialization(self, now: Instant) -> list[Initialize]:
-        """Store that partitions are being initialized; return the effect that does it, if there is one."""
+        """Store that partitions are being initialized; return the effect that initializes them, if any."""
         assert self.topics is not None, "requests bring the topics"
         missing = self.initialization.missing(self.topics, self.limits.initialize_retry_interval_ms, now)
         if not missing:
@@ -132,16 +132,16 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         return [initialize]
 
     def put_states(self, value: SharePartitions) -> None:
-        """Set the partitions that have a state, as part of a decision."""
+        """Set the states of partitions as part of a decision."""
         if value != self._group.states.value:
             self.journal.put(SharePartitionsKey(self._group.group_id), value)
 
     def _computation(self) -> AssignShared:
-        """Return what to compute for the group's epoch."""
+        """Return the computation for the group's epoch."""
         group, topics = self._group, self.topics
         assert topics is not None, "requests bring the topics"
         ids = {name: topic.id for name in group.topics if (topic := topics.named(name)) is not None}
-        subscriptions: dict[tuple[str, ...], frozenset[bytes]] = {}  # most members subscribe to the same
+        subscriptions: dict[tuple[str, ...], frozenset[bytes]] = {}  # most members subscribe to the same topics
         members = {}
         for member_id, metadata in group.metadata.items():
             if metadata.topics not in subscriptions:
@@ -162,7 +162,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         self.journal.commit(heartbeat.answer(current, self.limits.heartbeat_interval_ms), *then)
 
     def _reconciled(self, member_id: str, current: ShareCurrent) -> ShareCurrent:
-        """Return a member with all that it is to have, of topics that it subscribes to and that exist."""
+        """Return a member with its target, limited to existing topics that it subscribes to."""
         assert self.topics is not None, "requests bring the topics"
         names, assigned = frozenset(self._group.metadata[member_id].topics), {}
         for topic_id, partitions in self._group.target(member_id).partitions.items():
@@ -188,13 +188,13 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
             self.journal.put(ShareMemberKey(group_id, member_id), None)
         if member_ids:
             self._raise_epoch(only_if_changed=False)
-            if not self._group.metadata:  # nothing is to be assigned, and the next member waits for no interval
+            if not self._group.metadata:  # there is nothing to assign, and the next member need not wait
                 self.journal.put(ShareTargetEpochKey(group_id), TargetEpoch(epoch=self._group.epoch.epoch))
         self.journal.commit(*answers)
         self.note_state(now)
 
     def expire(self, now: Instant) -> None:
-        """Remove the members whose session is over."""
+        """Remove members whose session has ended."""
         member_ids = [member_id for member_id in self.sessions.due(now) if member_id in self._group.metadata]
         for start in range(0, len(member_ids), REMOVED_PER_STORE):
             self.remove(member_ids[start : start + REMOVED_PER_STORE], now)
@@ -202,14 +202,14 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
     # -- outcomes of effects --
 
     def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records have been applied."""
+        """Begin to serve a group whose records were applied."""
         self.topics = topics
         self.initialization.loaded(now)
         self.sessions.match(self._group.metadata, self.limits.session_timeout_ms, now)
         self.note_state(now)
 
     def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
         if self.is_dead:
             return
         if self.journal.stored(ticket, error):
@@ -238,7 +238,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         return refusal(heartbeat.waiter, refused)
 
     def initialized(self, done: Numbers, failed: Numbers, now: Instant) -> None:
-        """Store which initializations have succeeded; those that failed begin again with the next heartbeat."""
+        """Store which initializations have succeeded; the next heartbeat repeats the failed ones."""
         if self.is_dead:
             return
         begun = self._group.states.initializing
@@ -252,9 +252,9 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         self.note_state(now)
 
     def topics_changed(self, names: Collection[str], topics: Topics) -> None:
-        """Note that topics were created, changed or deleted, and forget the partitions of deleted ones.
+        """Record that topics were created, changed or deleted, and drop the partitions of deleted ones.
 
-        What else follows is decided at the next heartbeat. The share coordinator deletes their states by itself.
+        The next heartbeat decides everything else. The share coordinator deletes their states by itself.
         """
         self._topics_changed |= self._group.topics.forget(names)
         states, changed = self._group.states, frozenset(names)

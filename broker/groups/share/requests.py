@@ -1,4 +1,4 @@
-"""Heartbeats: what they must have, and which of them are refused. Changes nothing.
+"""Validate heartbeats, and refuse those of unknown or fenced members. Changes nothing.
 
 Source: Kafka's GroupCoordinatorService.throwIfShareGroupHeartbeatRequestIsInvalid, KafkaApis.isMemberIdValid and the
 checks with which GroupMetadataManager.shareGroupHeartbeat begins (4.4).
@@ -15,14 +15,14 @@ from warmlog.protocol.kafka.messages.groups.consumer import AssignedPartitions
 from warmlog.protocol.kafka.messages.share.groups import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from warmlog.protocol.kafka.share_group_records import ShareMemberMetadata
 
-MAX_MEMBER_ID = 36  # characters: a UUID as text
+MAX_MEMBER_ID = 36  # characters of a UUID as text
 
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
     """A request whose member is to be reconciled.
 
-    `before`: what it had. `changed`: whether the group's epoch has risen with it.
+    `before`: its assignment. `changed`: whether the request has raised the group's epoch.
     """
 
     waiter: Waiter
@@ -32,11 +32,11 @@ class ShareHeartbeat:
 
     @property
     def member_id(self) -> str:
-        """The id of its member."""
+        """The id of the member."""
         return self.request.member_id
 
     def answer(self, current: ShareCurrent, interval_ms: int) -> Answer:
-        """Return the answer once the member has been reconciled. `interval_ms`: between its heartbeats."""
+        """Return the response for the reconciled member. `interval_ms`: between its heartbeats."""
         request = self.request
         is_full = request.topics is not None
         shows = request.member_epoch == JOIN or is_full or current.assigned != self.before.assigned
@@ -50,12 +50,12 @@ class ShareHeartbeat:
 
 
 def refusal(waiter: Waiter, refused: RefusedError) -> Answer:
-    """Return the answer that refuses a request."""
+    """Return the response that refuses a request."""
     return Answer(waiter, ShareGroupHeartbeatResponse(error=refused.error, message=refused.message))
 
 
 def check_request(request: ShareGroupHeartbeatRequest) -> str | None:
-    """Return why a heartbeat is invalid whatever the state of its group, None if it is valid."""
+    """Return why a heartbeat is invalid regardless of the group's state, None if it is valid."""
     rules = (
         (len(request.member_id) > MAX_MEMBER_ID, "Invalid member id in the request."),
         (is_empty(request.member_id), "MemberId can't be empty."),
@@ -70,7 +70,7 @@ def check_request(request: ShareGroupHeartbeatRequest) -> str | None:
 def check_member(group: StoredShareGroup, request: ShareGroupHeartbeatRequest, max_size: int) -> None:
     """Refuse a new member of a full group, an unknown member, and a wrong epoch. Raises RefusedError.
 
-    The previous epoch is accepted: the member's last response may be lost.
+    The previous epoch is accepted, because the member's last response may be lost.
     """
     member_id, received = request.member_id, request.member_epoch
     if member_id not in group.metadata:
@@ -100,7 +100,7 @@ def check_member(group: StoredShareGroup, request: ShareGroupHeartbeatRequest, m
 def updated(
     known: ShareMemberMetadata | None, request: ShareGroupHeartbeatRequest, client: Client
 ) -> ShareMemberMetadata:
-    """Return a member with what a heartbeat declares, or `known` itself if that changes nothing."""
+    """Return a member with a heartbeat's declaration, or `known` itself if nothing changes."""
     topics = () if known is None else known.topics
     if request.topics is not None and frozenset(request.topics) != frozenset(topics):
         topics = tuple(sorted(set(request.topics)))

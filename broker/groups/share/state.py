@@ -1,14 +1,14 @@
-"""One share group (KIP-932) as a state machine without a clock, an event loop or a disk.
+"""A share group (KIP-932) as a state machine without a clock, an event loop or a disk.
 
 Members send heartbeats. Each of them may change the group: its subscription raises the group's epoch, a target
-assignment is computed for that epoch, and the member moves to the target at once. Partitions are assigned once the
-share coordinator has a state for them: a heartbeat that finds some without it asks for one, and a later heartbeat
-raises the epoch again. Effects come out, which the caller takes with `take_effects` and carries out; it reports their
-outcome with `stored`, `assigned` and `initialized`. It also calls `expire` by `wake_at_s`, which is never later than
-the next deadline and sometimes earlier.
+assignment is computed for that epoch, and the member moves to the target in one step. Partitions are assigned once the
+share coordinator has a state for them: a heartbeat that finds some without it requests one, and a later heartbeat
+raises the epoch again. The caller gets effects from `take_effects`, carries them out, and reports their outcome with
+`stored`, `assigned` and `initialized`. It also calls `expire` no later than `wake_at_s`, which is never after the next
+deadline and sometimes earlier.
 
 Invariants:
-1. Only partitions that are initialized are assigned.
+1. Only initialized partitions are assigned.
 2. What is stored changes only by `apply`: the state is the same after loading its records.
 3. An answer is sent when all changes that it is based on are stored; what could not be stored is undone.
 4. The epochs of the group and of its target only grow.
@@ -55,9 +55,9 @@ class ShareGroup:
     def __init__(self, group_id: str, limits: ShareLimits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
-        self.owner = ""  # the holder that it counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
-        self.replaced: list[tuple[bytes, None]] = []  # tombstones of a group of another kind: none, for this kind
+        self.owner = ""  # the holder that its memory counts for (`Holdings`)
+        self.counted: Mapping[str, int] = {}  # bytes counted by `Holdings`, by holder
+        self.replaced: list[tuple[bytes, None]] = []  # tombstones of another kind of group: none, for this kind
         self._group = StoredShareGroup(group_id)
         self._progress = ShareProgress(self._group, limits, now)
         self._journal = self._progress.journal
@@ -96,44 +96,44 @@ class ShareGroup:
 
     @property
     def assignment_epoch(self) -> int:
-        """The group's epoch that the target assignment was computed for."""
+        """The epoch for which the target assignment was computed."""
         return self._group.target_epoch.epoch
 
     @property
     def members(self) -> Mapping[str, ShareMemberMetadata]:
-        """The members by id, in the order in which they joined."""
+        """The members by id, in the order of joining."""
         return self._group.metadata
 
     @property
     def partition_states(self) -> PartitionStates:
-        """The share-partitions that the group knows."""
+        """The known share-partitions of the group."""
         return self._group.states
 
     @property
     def is_stored(self) -> bool:
-        """Whether a record of the group is stored, or on its way."""
+        """Whether a record of the group is stored or being stored."""
         return self._group.is_stored
 
     @property
     def held(self) -> Counter[str]:
-        """The bytes of members, by holder; those of known partitions count for the owner."""
+        """The bytes of members by holder; those of known partitions count for the owner."""
         held = Counter(self._group.memory.held)
         held[self.owner] += self._group.states_size
         return held
 
     @property
     def has_pending_members(self) -> bool:
-        """Whether a member id was handed out and not used to join yet: a heartbeat with an id joins at once."""
+        """Whether a member id was assigned and not used yet: never, as a heartbeat with an id joins immediately."""
         return False
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `expire` at the latest, on the event loop's clock."""
+        """The latest time to call `expire`, on the event loop's clock."""
         return self._progress.sessions.wake_at_s
 
     @property
     def type(self) -> GroupType:
-        """The kind of group, as ListGroups has it."""
+        """The type of the group, as ListGroups reports it."""
         return GroupType.SHARE
 
     @property
@@ -148,7 +148,7 @@ class ShareGroup:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is served no longer."""
+        """Whether the group is no longer served."""
         return self._progress.is_dead
 
     @property
@@ -212,44 +212,44 @@ class ShareGroup:
         self._progress.remove([request.member_id], now, Answer(waiter, response))
 
     def expire(self, now: Instant) -> None:
-        """Remove the members whose session is over."""
+        """Remove members whose session has ended."""
         self._progress.expire(now)
 
     # -- outcomes of effects --
 
     def apply(self, key: ShareGroupKey, value: ShareGroupValue | None) -> None:
-        """Apply a record that was loaded. Raises TypeError if the value is not of the key's type."""
+        """Apply a loaded record. Raises TypeError if the value is not of the key's type."""
         self._group.apply(key, value)
 
     def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records have been applied: each member has one session timeout to show up."""
+        """Begin to serve a group whose records were applied: each member has a session timeout to send a heartbeat."""
         self._progress.loaded(topics, now)
 
     def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
         self._progress.stored(ticket, error, now)
 
     def assigned(
         self, epoch: int, assignments: Mapping[str, Assignment] | None, now: Instant
     ) -> Generator[None, None, None]:
-        """Store the target assignment that was computed for an epoch; None if that failed.
+        """Store the target assignment computed for an epoch; None if that failed.
 
-        Yields between two pieces of it, at most 100 records each, so that effects are taken and other tasks run.
+        Yields between pieces of at most 100 records, so that effects are taken and other tasks run.
         """
         return self._progress.assigned(epoch, assignments, now)
 
     def initialized(self, done: Numbers, failed: Numbers, now: Instant) -> None:
-        """Store which initializations have succeeded; those that failed begin again with the next heartbeat."""
+        """Store which initializations have succeeded; the next heartbeat repeats the failed ones."""
         self._progress.initialized(done, failed, now)
 
     def topics_changed(self, names: Collection[str], topics: Topics) -> None:
-        """Note that topics were created, changed or deleted, and forget the partitions of deleted ones."""
+        """Record that topics were created, changed or deleted, and drop the partitions of deleted ones."""
         self._progress.topics_changed(names, topics)
 
     # -- waiting clients --
 
     def forget_waiter(self, waiter: Waiter, now: Instant) -> None:  # noqa: ARG002
-        """Drop the answer for a client that has disconnected. Its member stays."""
+        """Drop the pending answer to a client that has disconnected. Its member stays."""
         self._progress.forget_waiter(waiter)
 
     def close(self, error: ErrorCode, now: Instant) -> None:

@@ -1,4 +1,4 @@
-"""What the records of one share group say, and indexes of it. Changed by records only, so loading and deciding agree.
+"""The stored state of a share group, with indexes. Only records change it, so loading and deciding agree.
 
 Invariants:
 1. Every index can be computed from the records.
@@ -33,7 +33,7 @@ from warmlog.protocol.kafka.share_group_records import (
     ShareTargetKey,
 )
 
-STABLE = 1  # a member's state; share groups know no other (source: Kafka's MemberState)
+STABLE = 1  # the only state of members in share groups (source: Kafka's MemberState)
 #: Types of keys, in an order in which Kafka can read their tombstones.
 DELETION = (
     ShareCurrentKey,
@@ -46,7 +46,7 @@ DELETION = (
 
 
 class ShareCurrent(NamedTuple):
-    """What a member has: the record, and its partitions as a map."""
+    """A member's current assignment: the record, and its partitions as a map."""
 
     value: ShareCurrentAssignment
     assigned: Assignment
@@ -62,27 +62,29 @@ class ShareCurrent(NamedTuple):
         return self.value.epoch
 
 
-#: A member that has joined and received nothing yet.
+#: A member that has joined and has no assignment yet.
 JOINED = ShareCurrent.of(ShareCurrentAssignment(epoch=0, previous_epoch=-1, state=STABLE))
 
 
 class StoredShareGroup:
-    """The state that a group's records describe."""
+    """The state described by a group's records."""
 
     def __init__(self, group_id: str) -> None:
         """Start without records."""
         self.group_id = group_id
         self.topics = SubscribedTopics()
-        self.metadata: dict[str, ShareMemberMetadata] = {}  # by member id, in the order in which they joined
+        self.metadata: dict[str, ShareMemberMetadata] = {}  # by member id, in the order of joining
         self.currents: dict[str, ShareCurrent] = {}
         self.targets: dict[str, Target] = {}
         self.states = NO_STATES
         self.memory = MemberMemory()
-        self.version = 0  # grows with each change of members, targets and states
+        self.version = 0  # increases with each change of members, targets and states
         self._has_states_record = False
         self._epoch: GroupEpoch | None = None
         self._target_epoch: TargetEpoch | None = None
-        self._sharing: dict[bytes, Counter[int]] = {}  # topic id to partition to the number of members that get it
+        self._sharing: dict[
+            bytes, Counter[int]
+        ] = {}  # by topic id and partition, how many targets have it
 
     # -- queries --
 
@@ -93,12 +95,12 @@ class StoredShareGroup:
 
     @property
     def is_stored(self) -> bool:
-        """Whether there is a record by which the group is known."""
+        """Whether the group exists by a stored record."""
         return self._epoch is not None or self._has_states_record
 
     @property
     def target_epoch(self) -> TargetEpoch:
-        """The epoch of the target assignment, and when that was computed."""
+        """The epoch of the target assignment, and the time of its computation."""
         return self._target_epoch or FIRST_TARGET
 
     @property
@@ -107,15 +109,15 @@ class StoredShareGroup:
         return ShareGroupState.STABLE if self.metadata else ShareGroupState.EMPTY
 
     def current(self, member_id: str) -> ShareCurrent:
-        """Return what a member has; nothing, in epoch 0, if there is no record."""
+        """Return a member's current assignment; an empty one in epoch 0 if there is no record."""
         return self.currents.get(member_id, JOINED)
 
     def target(self, member_id: str) -> Target:
-        """Return what a member is to have."""
+        """Return a member's target."""
         return self.targets.get(member_id, NO_TARGET)
 
     def is_shared(self, topic_id: bytes, partitions: frozenset[int]) -> bool:
-        """Return whether these, and no other partitions of a topic, are in the target assignment."""
+        """Return whether exactly these partitions of a topic are in the target assignment."""
         return self._sharing.get(topic_id, Counter()).keys() == partitions
 
     def set_holder(self, member_id: str, holder: str) -> None:
@@ -127,7 +129,7 @@ class StoredShareGroup:
 
     @property
     def states_size(self) -> int:
-        """About how many bytes the known partitions hold."""
+        """The estimated bytes that the known partitions hold."""
         value = self.states.value
         return partitions_size((*value.initializing, *value.initialized)) + NAME_BYTES * len(value.deleting)
 
@@ -161,7 +163,7 @@ class StoredShareGroup:
     # -- changes --
 
     def apply(self, key: ShareGroupKey, value: ShareGroupValue | None) -> ShareGroupValue | None:
-        """Set, or with None delete, the value of a key. Returns the value before.
+        """Set, or with None delete, the value of a key. Returns the previous value.
 
         Raises TypeError if the value is not of the key's type.
         """
@@ -221,7 +223,7 @@ class StoredShareGroup:
     # -- indexes --
 
     def _count(self, partitions: Mapping[bytes, frozenset[int]], change: int) -> None:
-        """Count a member more (1) or less (-1) for each of these partitions."""
+        """Add a member to (1), or remove it from (-1), each of these partitions."""
         for topic_id, numbers in partitions.items():
             counts = self._sharing.setdefault(topic_id, Counter())
             for partition in numbers:

@@ -1,4 +1,4 @@
 """Streams groups (KIP-1071): members are instances of a Kafka Streams application, and get tasks of its topology.
 
-Begin with `state.py`, the automaton; `tasks.py` has the values that its parts share.
+Start with `state.py`, the automaton; `tasks.py` has the values that its parts share.
 """

@@ -1,4 +1,4 @@
-"""Whether a member of a streams group may commit or fetch offsets.
+"""Decide whether a member of a streams group may commit or fetch offsets.
 
 Source: Kafka's StreamsGroup.validateOffsetCommit, validateOffsetFetch and createAssignmentEpochValidator (4.4).
 """
@@ -10,19 +10,19 @@ from warmlog.broker.groups.streams.stored import StoredStreamsGroup
 from warmlog.protocol.errors import ErrorCode
 
 NO_EPOCH = -1
-EPOCH_VERSION = 9  # of OffsetCommit: the first with member epochs
+EPOCH_VERSION = 9  # version of OffsetCommit: the first with member epochs
 
 
 class StreamsCommitVerdict(NamedTuple):
-    """Whether a commit is accepted; if `current` is given, each partition decides for itself."""
+    """Whether a commit is accepted; with `current`, this is decided per partition."""
 
     error: ErrorCode
-    epoch: int = NO_EPOCH  # as the member knows it
+    epoch: int = NO_EPOCH  # the epoch that the member sent
     current: CurrentTasks | None = None
     group: StoredStreamsGroup | None = None
 
     def partition(self, topic: str, partition: int) -> ErrorCode:
-        """Return NONE, or why this partition's offset is not committed.
+        """Return NONE, or why this partition's offset may not be committed.
 
         A member in an earlier epoch may commit for tasks that it has had since then.
         """
@@ -43,7 +43,7 @@ def check_commit(
     transactional: bool,
     version: int | None,
 ) -> StreamsCommitVerdict:
-    """Check a commit. `epoch`: -1 for clients without membership. `version`: of Kafka's OffsetCommit, if it is one."""
+    """Check a commit. `epoch`: -1 for clients outside the group. `version`: of Kafka's OffsetCommit, if it is one."""
     has_no_member = not member_id and instance_id is None
     if (epoch < 0 and not group.metadata) or (transactional and epoch == NO_EPOCH and has_no_member):
         return StreamsCommitVerdict(ErrorCode.NONE)
@@ -58,7 +58,7 @@ def check_commit(
 
 
 def check_fetch(group: StoredStreamsGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Check a fetch of committed offsets. None and -1: a client without membership."""
+    """Check a fetch of committed offsets. None and -1: a client outside the group."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
     if (member_id or "") not in group.metadata:

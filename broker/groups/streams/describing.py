@@ -1,4 +1,4 @@
-"""Describes a streams group, as StreamsGroupDescribe reports it.
+"""Describe a streams group for StreamsGroupDescribe.
 
 Source: Kafka's StreamsGroup.asDescribedGroup, StreamsGroupMember.asStreamsGroupDescribeMember,
 StreamsTopology.asStreamsGroupDescribeTopology (4.4).
@@ -31,7 +31,7 @@ def described(
 ) -> Generator[None, None, DescribedStreamsGroup]:
     """Describe a group, and yield after each member, since one may have thousands of tasks.
 
-    Members that leave meanwhile are left out.
+    Members that leave in the meantime are left out.
     """
     members = []
     for member_id in list(group.metadata):
@@ -50,7 +50,7 @@ def described(
 
 
 def _topology(group: StoredStreamsGroup, unstored: Unstored) -> DescribedTopology | None:
-    """Return the topology as it is configured, or as members declared it while it cannot be."""
+    """Return the configured topology, or the declared one while it cannot be configured."""
     configured = unstored.configured
     if configured is not None and configured.is_ready and configured.subtopologies is not None:
         described_ones = [each.described(name) for name, each in configured.subtopologies.items()]
@@ -96,7 +96,7 @@ def _member(group: StoredStreamsGroup, unstored: Unstored, member_id: str) -> De
 
 
 def described_tasks(tasks: Tasks) -> DescribedTasks:
-    """Return tasks as responses have them."""
+    """Return tasks in the form of responses."""
     return DescribedTasks(
         active=task_ids_of(tasks.active), standby=task_ids_of(tasks.standby), warmup=task_ids_of(tasks.warmup)
     )

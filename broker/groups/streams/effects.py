@@ -1,4 +1,4 @@
-"""The effects that come out of a streams group's state machine."""
+"""The effects of a streams group's state machine."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -16,8 +16,8 @@ Store: TypeAlias = StoreRows[StreamsGroupKey, StreamsGroupValue]
 class AssignTasks(NamedTuple):
     """Effect: run the assignor, then drive the generator `StreamsGroup.assigned(epoch, assignments, now)`.
 
-    `instances`: the instance ids of static members. `subtopologies`: none if the topology is not ready; then nothing is
-    assigned.
+    `instances`: the instance ids of static members. `subtopologies`: empty if the topology is not ready; then nothing
+    is assigned.
     """
 
     epoch: int

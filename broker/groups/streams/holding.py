@@ -1,4 +1,4 @@
-"""Tasks in the forms that decisions need, and their conversion from and to records.
+"""Tasks in the forms used by decisions, and their conversion from and to records.
 
 Source: Kafka's StreamsGroupMember, MemberState, TasksTuple, TasksTupleWithEpochs (4.4).
 """
@@ -12,9 +12,9 @@ from warmlog.broker.groups.streams.tasks import NOTHING, TaskMap, Tasks
 from warmlog.protocol.kafka.messages.groups.streams import TaskIds
 from warmlog.protocol.kafka.streams_group_records import HeldTasks, StreamsCurrentAssignment, StreamsTarget
 
-#: Subtopology to partition to the epoch in which the member got the task. Without empty maps; replaced, never changed.
+#: By subtopology and partition, the epoch in which the member got the task. No empty maps; replaced, never changed.
 Active: TypeAlias = Mapping[str, Mapping[int, int]]
-#: Subtopology to partitions. Without empty sets; replaced, never changed.
+#: Partitions by subtopology. No empty sets; replaced, never changed.
 Replicas: TypeAlias = Mapping[str, frozenset[int]]
 
 _NO_EPOCHS: Mapping[int, int] = {}
@@ -23,7 +23,7 @@ _NO_EPOCHS: Mapping[int, int] = {}
 class StreamsMemberState(IntEnum):
     """States of a member, as records have them (source: Kafka's MemberState)."""
 
-    STABLE = 1  # it has what it is to have in its epoch
+    STABLE = 1  # it has its target in its epoch
     UNREVOKED_TASKS = 2  # it has to give up tasks first, and stays in its epoch
     UNRELEASED_TASKS = 3  # it is in the target's epoch, and waits for tasks that others have
 
@@ -33,7 +33,7 @@ KNOWN_STATES = frozenset(StreamsMemberState)
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Tasks that a member has, by kind."""
+    """A member's tasks, by kind."""
 
     active: Active = field(default_factory=dict)
     standby: Replicas = field(default_factory=dict)
@@ -48,7 +48,7 @@ NONE_HELD = Holding()
 
 
 class CurrentTasks(NamedTuple):
-    """What a member has: the record, and its tasks as maps."""
+    """A member's current assignment: the record, and its tasks as maps."""
 
     value: StreamsCurrentAssignment
     assigned: Holding
@@ -75,16 +75,16 @@ class CurrentTasks(NamedTuple):
 
     @property
     def tasks(self) -> Tasks:
-        """The tasks that it has and keeps."""
+        """The tasks that the member has and keeps."""
         value = self.value
         return Tasks(_map(value.active), _map(value.standby), _map(value.warmup))
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Return whether the member has all that it is to have in this epoch of the target."""
+        """Return whether the member has its whole target of this epoch."""
         return self.value.epoch == epoch and self.value.state == StreamsMemberState.STABLE
 
     def task_epoch(self, subtopology_id: str, partition: int) -> int | None:
-        """Return the epoch in which the member got an active task, None if it does not have it."""
+        """Return the epoch in which the member got an active task; None if it does not have it."""
         for holding in (self.assigned, self.to_revoke):
             epoch = holding.active.get(subtopology_id, _NO_EPOCHS).get(partition)
             if epoch is not None:
@@ -93,7 +93,7 @@ class CurrentTasks(NamedTuple):
 
 
 class TargetTasks(NamedTuple):
-    """What a member is to have: the record, and its tasks."""
+    """A member's target: the record, and its tasks."""
 
     value: StreamsTarget
     tasks: Tasks
@@ -109,7 +109,7 @@ def _map(tasks: Iterable[TaskIds | HeldTasks]) -> TaskMap:
 
 
 def _active(tasks: Iterable[HeldTasks], member_epoch: int) -> Active:
-    """Convert active tasks of a record. Where epochs are missing, they are the member's."""
+    """Convert active tasks of a record. Missing epochs are the member's."""
     active: dict[str, dict[int, int]] = {}
     for each in tasks:
         epochs = each.epochs
@@ -127,7 +127,7 @@ def _replicas(tasks: Iterable[HeldTasks]) -> Replicas:
 def current_assignment(
     epoch: int, previous_epoch: int, state: int, assigned: Holding, to_revoke: Holding
 ) -> StreamsCurrentAssignment:
-    """Return what a member has as a record, in order."""
+    """Return a member's current assignment as a record, in order."""
     return StreamsCurrentAssignment(
         epoch=epoch,
         previous_epoch=previous_epoch,
@@ -166,7 +166,7 @@ def _held(replicas: Replicas) -> tuple[HeldTasks, ...]:
 
 
 def task_ids_of(tasks: TaskMap) -> tuple[TaskIds, ...]:
-    """Return tasks as records and responses have them, in order."""
+    """Return tasks in the form of records and responses, in order."""
     return tuple(
         TaskIds(subtopology_id=subtopology_id, partitions=tasks[subtopology_id])
         for subtopology_id in sorted(tasks)
@@ -175,14 +175,14 @@ def task_ids_of(tasks: TaskMap) -> tuple[TaskIds, ...]:
 
 
 def target_of(tasks: Tasks) -> StreamsTarget:
-    """Return what a member is to have as a record, in order."""
+    """Return a member's target as a record, in order."""
     return StreamsTarget(
         active=task_ids_of(tasks.active), standby=task_ids_of(tasks.standby), warmup=task_ids_of(tasks.warmup)
     )
 
 
 def owns_any(owned: Tasks | None, holding: Holding) -> bool:
-    """Return whether a member reports any of these tasks, or does not report at all."""
+    """Return whether a member reports any of these tasks, or sends no report."""
     if owned is None:
         return True
     return (
@@ -195,7 +195,7 @@ def _any(owned: TaskMap, held: Active | Replicas) -> bool:
 
 
 def owns_only(owned: Tasks | None, holding: Holding) -> bool:
-    """Return whether a member reports, and nothing but some of these tasks."""
+    """Return whether a member sends a report that has only tasks of these."""
     if owned is None:
         return False
     return (
@@ -209,6 +209,6 @@ def _only(owned: TaskMap, held: Active | Replicas) -> bool:
     return all((numbers := held.get(each)) is not None and all(n in numbers for n in owned[each]) for each in owned)
 
 
-#: A member that has joined and received nothing yet.
+#: A member that has joined and has no assignment yet.
 JOINED = CurrentTasks.of(StreamsCurrentAssignment(epoch=0, previous_epoch=0, state=StreamsMemberState.STABLE))
 NO_TARGET = TargetTasks(StreamsTarget(), NOTHING)

@@ -13,23 +13,23 @@ class StreamsLimits:
     """Settings of one group (`group.streams.*`, or the group's own). Times are in ms.
 
     task_offset_interval_ms: how often members report the offsets of their tasks.
-    acceptable_recovery_lag: offsets by which a replica may be behind to count as caught up.
-    rack_tags: the tags of clients that an assignor may spread replicas by.
+    acceptable_recovery_lag: the largest lag, in offsets, of a replica that counts as caught up.
+    rack_tags: client tags by which an assignor may spread replicas.
     """
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
-    assignment_interval_ms: int  # between two computations of the target assignment
-    initial_rebalance_delay_ms: int  # from the first member of an empty group to the first target assignment
+    assignment_interval_ms: int  # minimum interval between computations of the target assignment
+    initial_rebalance_delay_ms: int  # delay from the first member of an empty group to its first target assignment
     max_size: int  # members
     standby_replicas: int
-    task_offset_interval_ms: int = 60_000  # Kafka's defaults: no task is a warm-up task yet (4.4)
+    task_offset_interval_ms: int = 60_000  # Kafka's defaults: there are no warm-up tasks yet (4.4)
     acceptable_recovery_lag: int = 10_000
     rack_tags: tuple[str, ...] = ()
 
     @property
     def assignment_configs(self) -> tuple[KeyValue, ...]:
-        """What the assignor depends on, as the group's epoch has it (source: streamsGroupAssignmentConfigs)."""
+        """The assignor's settings, as stored with the group's epoch (streamsGroupAssignmentConfigs)."""
         configs = [KeyValue(key=STANDBY_REPLICAS, value=str(self.standby_replicas))]
         if self.rack_tags:
             configs.append(KeyValue(key=RACK_TAGS, value=",".join(self.rack_tags)))

@@ -1,7 +1,7 @@
-"""Progress of a streams group: from heartbeats of members to stored records, and from these to answers.
+"""The path of a streams group's changes: from heartbeats to stored records, and from these to answers.
 
-A heartbeat that was checked changes the group, waits for the target assignment if that has to be computed, moves its
-member towards it, and is answered when everything is stored.
+A checked heartbeat changes the group, waits for the target assignment if that has to be computed, moves its member
+towards it, and is answered when everything is stored.
 
 Source: Kafka's GroupMetadataManager (4.4: streamsGroupHeartbeat, maybeUpdateStreamsTargetAssignment,
 computeDelayedTargetAssignment, streamsGroupFenceMember, replaceStreamsMember).
@@ -49,12 +49,12 @@ from warmlog.protocol.kafka.streams_group_records import (
 )
 
 TASKS_PER_SUBTOPOLOGY = 5
-REMOVED_PER_STORE = 100  # members; each is three records
+REMOVED_PER_STORE = 100  # members per step; each is three records
 NOT_VALIDATED = -1
 
 
 class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
-    """The changes of one group that are being made, and the heartbeats that wait for them."""
+    """The unfinished changes of one group, and the heartbeats that wait for them."""
 
     def __init__(self, group: StoredStreamsGroup, limits: StreamsLimits, now: Instant) -> None:
         """Begin with a group without members. `limits` may be replaced."""
@@ -73,13 +73,13 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `expire` at the latest."""
+        """The latest time to call `expire`."""
         return min(self.sessions.wake_at_s, self.unstored.assigns_at_s)
 
     # -- requests --
 
     def accept(self, declared: StreamsDeclaration, configured: ConfiguredTopology, holder: str, now: Instant) -> None:
-        """Change the group as a member declares, and answer once that is stored."""
+        """Apply a member's declaration to the group, and answer once that is stored."""
         group, unstored, request = self._group, self.unstored, declared.request
         member_id, is_new = request.member_id, not group.is_stored
         was_empty = not group.metadata
@@ -106,7 +106,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
         self.note_state(now)
 
     def _declare(self, declared: StreamsDeclaration, configured: ConfiguredTopology) -> None:
-        """Set what a member declares, and raise the epoch if that, or the topics, matter for the assignment."""
+        """Set a member's declaration, and raise the epoch if it, or a change of topics, affects the assignment."""
         group, request, metadata = self._group, declared.request, declared.metadata
         known = group.metadata.get(request.member_id)
         changed = False
@@ -135,7 +135,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
             self.journal.put(StreamsEpochKey(group.group_id), raised)
 
     def _replace(self, old_id: str, member_id: str) -> None:
-        """Give a static member that restarted its new id. It keeps its tasks, and begins in epoch 0."""
+        """Assign a new id to a restarted static member. It keeps its tasks, and begins in epoch 0."""
         group, group_id = self._group, self._group.group_id
         metadata, target, current = group.metadata[old_id], group.target(old_id), group.current(old_id)
         self._delete(old_id)
@@ -145,7 +145,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
         self.journal.put(StreamsCurrentKey(group_id, member_id), rejoined)
 
     def _supersede(self, member_id: str) -> None:
-        """Disregard what a member reported in a heartbeat that is parked: it is given something by a later one."""
+        """Ignore what a member reported in a parked heartbeat, because a later one gives it something."""
         self.parked = deque(
             replace(heartbeat, declared=replace(heartbeat.declared, owned=None))
             if heartbeat.member_id == member_id
@@ -159,7 +159,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
         return self.target.is_due(self.limits.assignment_interval_ms, now, single_member_waits=True)
 
     def _answer(self, heartbeat: StreamsHeartbeat, now: Instant) -> None:
-        """Move a member towards the target, and answer its heartbeat once everything is stored."""
+        """Move a member towards its target, and answer its heartbeat once everything is stored."""
         assert self.topics is not None, "heartbeats bring the topics"
         group, member_id = self._group, heartbeat.member_id
         current = group.current(member_id)
@@ -189,9 +189,9 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
     # -- the end of memberships --
 
     def leave_for_restart(self, member_id: str, answer: Answer, now: Instant) -> None:
-        """Keep the tasks of a static member until it is back, or its session ends.
+        """Keep the tasks of a static member until it returns or its session ends.
 
-        The epochs of its tasks become 0, so that commits that are still on their way are accepted.
+        The epochs of its tasks become 0, so that commits in flight are accepted.
         """
         current = self._group.current(member_id)
         active = {each: dict.fromkeys(epochs, 0) for each, epochs in current.assigned.active.items()}
@@ -222,7 +222,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
                 failed_description_epoch=epoch.failed_description_epoch,
             )
             self.journal.put(StreamsEpochKey(group.group_id), raised)
-            if not group.metadata:  # nothing is to be assigned, and the next member does not wait for an interval
+            if not group.metadata:  # there is nothing to assign, and the next member need not wait
                 self.journal.put(StreamsTargetEpochKey(group.group_id), TargetEpoch(epoch=raised.epoch))
         self.journal.commit(*answers)
         self.note_state(now)
@@ -236,7 +236,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
         self.unstored.forget(member_id)
 
     def expire(self, now: Instant) -> None:
-        """Remove the members whose session is over, or that did not give up tasks in time; end a delay."""
+        """Remove members whose session has ended or that did not give up tasks in time; end a delay."""
         member_ids = [member_id for member_id in self.sessions.due(now) if member_id in self._group.metadata]
         for start in range(0, len(member_ids), REMOVED_PER_STORE):
             self.remove(member_ids[start : start + REMOVED_PER_STORE], now)
@@ -248,17 +248,17 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
     # -- outcomes of effects --
 
     def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records have been applied."""
+        """Begin to serve a group whose records were applied."""
         self.topics = topics
         orphans = self._group.orphans()
-        for start in range(0, len(orphans), REMOVED_PER_STORE):  # no session ends what they have
+        for start in range(0, len(orphans), REMOVED_PER_STORE):  # they have no session that could end
             self.remove(orphans[start : start + REMOVED_PER_STORE], now)
         self._group.reindex()
         self._match_sessions(now)
         self.note_state(now)
 
     def _match_sessions(self, now: Instant) -> None:
-        """Give members the deadlines that follow from what is stored."""
+        """Set the deadlines of members that follow from the stored state."""
         group = self._group
         self.sessions.match(group.metadata, self.limits.session_timeout_ms, now)
         for member_id in group.metadata:
@@ -268,7 +268,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
                 self._limit_revocation(member_id, current, now)
 
     def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
         if self.is_dead:
             return
         if self.journal.stored(ticket, error):
@@ -293,7 +293,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
         return refusal(heartbeat.waiter, refused)
 
     def _units(self, member_id: str) -> int:
-        """Return how much work a member's tasks are, about: a subtopology as much as a few of its tasks."""
+        """Estimate the units of work for a member's tasks: a subtopology takes as much as a few tasks."""
         tasks = self._group.target(member_id).tasks
         kinds = (tasks.active, tasks.standby, tasks.warmup)
         return sum([TASKS_PER_SUBTOPOLOGY + len(numbers) for kind in kinds for numbers in kind.values()])

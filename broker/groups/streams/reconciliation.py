@@ -1,18 +1,18 @@
-"""Moves one member from its current tasks to its target tasks, one step per heartbeat.
+"""Move one member from its current tasks to its target tasks, one step per heartbeat.
 
     STABLE ──────────────► UNREVOKED_TASKS     the member still has tasks that the target gives to others
       ▲ ▲                    │
       │ └────────────────────┤  it no longer reports them
       │                      ▼
-      └───────────────── UNRELEASED_TASKS      other members have not given up all of what it is to have
+      └───────────────── UNRELEASED_TASKS      other members still have tasks of its target
 
 A member in UNREVOKED_TASKS keeps its epoch and is fenced at its rebalance timeout. In the other two states it is in the
 target's epoch.
 
-A task is active at one member at most. All members of a process share the directory of its states, so a process has a
-task at most once, whether active, standby or warm-up: a member waits for the others of its process. A member changes
-the kind of its own task without giving it up first, except from active to another kind, where it keeps the state while
-it gives up the task.
+A task is active at one member at most. All members of a process share its state directory, so a process has a task at
+most once, whether active, standby or warm-up: a member waits for the others of its process. A member changes the kind
+of its own task without giving it up first, except from active to another kind, where it keeps the state while it gives
+up the task.
 
 Source: Kafka's CurrentAssignmentBuilder (4.4).
 """
@@ -39,7 +39,7 @@ _NO_PARTITIONS: frozenset[int] = frozenset()
 
 
 class TaskGoal(NamedTuple):
-    """What a member is to have, and what the rest of the group lets it have.
+    """A member's target, and the tasks that other members leave to it.
 
     `epoch`: of the target. `owners`, `standby_owners`, `warmup_owners`: the members that have tasks of a subtopology,
     or still have to give them up, by partition. `process_of`: the process of a member.
@@ -54,12 +54,12 @@ class TaskGoal(NamedTuple):
     process_of: Callable[[str], str | None]
 
     def running(self, subtopology_id: str, partitions: AbstractSet[int]) -> set[int]:
-        """Return those of the partitions whose active task the member's process has."""
+        """Return the partitions whose active task the member's process has."""
         owners, mine = self.owners(subtopology_id), self.process_id
         return {each for each in partitions & owners.keys() if self.process_of(owners[each]) == mine}
 
     def kept_here(self, owners: Mapping[int, Collection[str]], partitions: AbstractSet[int]) -> set[int]:
-        """Return those of the partitions of which the member's process has a replica. `owners`: of replicas."""
+        """Return the partitions of which the member's process has a replica. `owners`: of replicas."""
         return {
             each
             for each in partitions & owners.keys()
@@ -68,7 +68,7 @@ class TaskGoal(NamedTuple):
 
 
 def goal_of(group: StoredStreamsGroup, member_id: str) -> TaskGoal:
-    """Return what a member is to have."""
+    """Return a member's target."""
     return TaskGoal(
         epoch=group.target_epoch.epoch,
         target=group.target(member_id).tasks,
@@ -83,7 +83,7 @@ def goal_of(group: StoredStreamsGroup, member_id: str) -> TaskGoal:
 def reconcile(current: CurrentTasks, goal: TaskGoal, owned: Tasks | None) -> CurrentTasks:
     """Return a member's next state, or `current` itself if there is nothing to change.
 
-    `owned`: the tasks that the member reports; None if it does not, which counts as all of them.
+    `owned`: the tasks that the member reports; None (no report) counts as all of them.
     """
     state = current.value.state
     if state == StreamsMemberState.STABLE:
@@ -92,11 +92,11 @@ def reconcile(current: CurrentTasks, goal: TaskGoal, owned: Tasks | None) -> Cur
         return current if owns_any(owned, current.to_revoke) else _Step(current, goal).taken(current.epoch + 1, owned)
     if state == StreamsMemberState.UNRELEASED_TASKS:
         return _Step(current, goal).taken(current.epoch, owned)
-    return _Step(current, goal).taken(goal.epoch, owned)  # of a later version; the member has nothing
+    return _Step(current, goal).taken(goal.epoch, owned)  # of a later version; treated as having nothing
 
 
 class _Replicas:
-    """A member's standby or warm-up tasks: those that it keeps, gives up, and may be given."""
+    """A member's standby or warm-up tasks: kept, to be given up, and to be assigned."""
 
     def __init__(self, held: Replicas, wanted: TaskMap, blocked: Callable[[str, AbstractSet[int]], set[int]]) -> None:
         self.held = held
@@ -119,7 +119,7 @@ class _Replicas:
         self.kept.setdefault(subtopology_id, set()).add(partition)
 
     def take(self, subtopology_id: str, partition: int) -> bool:
-        """Give the member a task now, if it may be given; return whether."""
+        """Assign a task to the member if possible now; return whether it was."""
         granted = self.granted.get(subtopology_id, set())
         if partition not in granted:
             return False
@@ -128,12 +128,12 @@ class _Replicas:
         return True
 
     def promote(self, wanted: TaskMap) -> None:
-        """Do not take away what is to become active."""
+        """Keep a task that is to become active."""
         for subtopology_id, revoked in self.revoked.items():
             revoked.difference_update(wanted.get(subtopology_id, ()))
 
     def assigned(self, *, grants: bool) -> Replicas:
-        """Return what the member has after the step."""
+        """Return the member's tasks after the step."""
         return _frozen(
             {
                 each: self.kept.get(each, _NO_PARTITIONS)
@@ -174,7 +174,7 @@ class _Step:
             self._has_unreleased |= len(granted) < len(missing)
             self._granted[subtopology_id] = granted
 
-    # -- who else has a task --
+    # -- tasks of other members --
 
     def _blocked_active(self, subtopology_id: str, partitions: AbstractSet[int]) -> set[int]:
         blocked = set(partitions & self._goal.owners(subtopology_id).keys())
@@ -207,7 +207,7 @@ class _Step:
     # -- tasks of another kind than before --
 
     def _change_kinds(self) -> None:
-        """Let the member keep the state of tasks that change their kind."""
+        """Keep the state of tasks that change their kind."""
         standby, warmup = self._standby, self._warmup
         for subtopology_id, partitions in self._current.assigned.active.items():
             for partition in partitions:
@@ -221,7 +221,7 @@ class _Step:
             replicas.promote(self._goal.target.active)
 
     def _keep_until_granted(self, *, grants: bool) -> None:
-        """Keep replicas that are to become active until the active task is given."""
+        """Keep replicas that are to become active until the active task is assigned."""
         for replicas in (self._standby, self._warmup):
             for subtopology_id, partitions in replicas.held.items():
                 wanted = partitions.intersection(self._goal.target.active.get(subtopology_id, ()))
@@ -230,7 +230,7 @@ class _Step:
                     replicas.keep(subtopology_id, partition)
 
     def taken(self, epoch: int, owned: Tasks | None) -> CurrentTasks:
-        """Return the member after the step. `epoch`: its epoch if it has to give up tasks first."""
+        """Return the member after the step. `epoch`: its epoch if it first has to give up tasks."""
         to_revoke = Holding(
             {each: tasks for each, tasks in self._revoked.items() if tasks},
             _frozen(self._standby.revoked),

@@ -1,4 +1,4 @@
-"""Heartbeats: what they must have, and which of them are refused. Changes nothing.
+"""Validate heartbeats, and refuse those of unknown or fenced members. Changes nothing.
 
 Source: Kafka's GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid and the checks with which
 GroupMetadataManager.streamsGroupHeartbeat and streamsGroupLeave begin (4.4).
@@ -27,15 +27,15 @@ from warmlog.protocol.kafka.streams_group_records import StreamsMemberMetadata
 
 UNCHANGED_TIMEOUT = -1
 NO_TOPOLOGY_EPOCH = -1
-STATUS_VERSION = 1  # of StreamsGroupHeartbeat: the first whose clients know the status MISSING_CLIENT_TAGS
+STATUS_VERSION = 1  # version of StreamsGroupHeartbeat: the first whose clients know the status MISSING_CLIENT_TAGS
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsDeclaration:
-    """An accepted heartbeat, and what its member declares.
+    """An accepted heartbeat and its declaration.
 
-    `replaced`: the former id of a static member that restarted. `topology`: the group's, or that which it is to have.
-    `owned`: the tasks that the member reports; None if it does not.
+    `replaced`: the former id of a restarted static member. `topology`: the group's, or its first one.
+    `owned`: the tasks that the member reports; None without a report.
     """
 
     waiter: Waiter
@@ -48,12 +48,12 @@ class StreamsDeclaration:
 
 
 def refusal(waiter: Waiter, refused: RefusedError) -> Answer:
-    """Return the answer that refuses a request."""
+    """Return the response that refuses a request."""
     return Answer(waiter, StreamsGroupHeartbeatResponse(error=refused.error, message=refused.message))
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> tuple[ErrorCode, str | None]:
-    """Return NONE, or why a heartbeat is refused whatever the state of its group."""
+    """Return NONE, or why a heartbeat is invalid regardless of the group's state."""
     message = _unsupported(request.topology) or _invalid(request)
     if message is not None:
         return ErrorCode.INVALID_REQUEST, message
@@ -75,7 +75,7 @@ def _unsupported(topology: Topology | None) -> str | None:
 
 
 def _invalid(request: StreamsGroupHeartbeatRequest) -> str | None:
-    """Return the first rule that a request breaks."""
+    """Return the message of the first rule that a request violates."""
     epoch = request.member_epoch
     joins = epoch == JOIN
     kinds = (request.active, request.standby, request.warmup)
@@ -119,7 +119,7 @@ def _duplicate(offsets: Iterable[TaskOffset]) -> str | None:
 
 
 def owned_tasks(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
-    """Return the tasks that a member reports, None if it does not."""
+    """Return the tasks that a member reports; None without a report."""
     if request.active is None or request.standby is None or request.warmup is None:
         return None
     return Tasks(_map(request.active), _map(request.standby), _map(request.warmup))
@@ -139,7 +139,7 @@ def check_size(group: StoredStreamsGroup, request: StreamsGroupHeartbeatRequest,
 
 
 def check_member(group: StoredStreamsGroup, request: StreamsGroupHeartbeatRequest, owned: Tasks | None) -> None:
-    """Refuse a heartbeat of a member that is unknown or fenced, or whose epoch is wrong. Raises RefusedError."""
+    """Refuse a heartbeat of an unknown or fenced member, or with a wrong epoch. Raises RefusedError."""
     member_id, instance_id = request.member_id, request.instance_id
     if instance_id is None:
         if request.member_epoch != JOIN and member_id not in group.metadata:
@@ -157,7 +157,7 @@ def check_member(group: StoredStreamsGroup, request: StreamsGroupHeartbeatReques
 def _check_epoch(group: StoredStreamsGroup, request: StreamsGroupHeartbeatRequest, owned: Tasks | None) -> None:
     """Refuse a wrong epoch.
 
-    The previous one is accepted if the member has nothing that it was not assigned: its last response may be lost.
+    The previous epoch is accepted if the member reports only what it was assigned: its last response may be lost.
     """
     current = group.current(request.member_id)
     received, known = request.member_epoch, current.epoch
@@ -179,8 +179,8 @@ def _check_epoch(group: StoredStreamsGroup, request: StreamsGroupHeartbeatReques
 def agreed_topology(group: StoredStreamsGroup, request: StreamsGroupHeartbeatRequest) -> Topology:
     """Return the group's topology, or the one that its first member brings.
 
-    A member may join with an earlier topology, as its status then says. Raises RefusedError for one that is another,
-    and where there is none.
+    A member may join with an earlier topology, which its status then says. Raises RefusedError for a different
+    topology, and if there is none.
     """
     given = request.topology
     if group.topology is None:
@@ -230,7 +230,7 @@ def _check_tasks(subtopologies: Mapping[str, ConfiguredSubtopology], owned: Task
 def updated(
     known: StreamsMemberMetadata | None, request: StreamsGroupHeartbeatRequest, client: Client
 ) -> StreamsMemberMetadata:
-    """Return a member with what a heartbeat declares, or `known` itself if that changes nothing."""
+    """Return a member with a heartbeat's declaration, or `known` itself if nothing changes."""
     before = known or StreamsMemberMetadata(
         client_id="", client_host="", topology_epoch=NO_TOPOLOGY_EPOCH, process_id=""
     )
@@ -257,7 +257,7 @@ def _tags(tags: Iterable[KeyValue]) -> tuple[KeyValue, ...]:
 
 
 def needs_new_epoch(known: StreamsMemberMetadata | None, metadata: StreamsMemberMetadata) -> bool:
-    """Return whether a changed declaration matters for the assignment; that of a static member may not."""
+    """Return whether a changed declaration affects the assignment; a static member's may not."""
     if known is None or metadata.instance_id is None:
         return True
     return (known.topology_epoch, known.rack_id, known.client_tags, known.process_id) != (

@@ -1,4 +1,4 @@
-"""Answers to heartbeats of members that have been reconciled: their tasks, statuses, and where states can be queried.
+"""Responses to heartbeats of reconciled members: tasks, statuses, and endpoints at which states can be queried.
 
 Source: Kafka's GroupMetadataManager (4.4: streamsGroupHeartbeat, maybeSetTopologyStaleStatus,
 maybeUpdateStreamsTargetAssignment).
@@ -25,8 +25,8 @@ from warmlog.protocol.kafka.streams_group_records import StreamsMemberMetadata
 class StreamsHeartbeat:
     """A heartbeat whose member is to be reconciled.
 
-    `known`, `before`: what the member had declared, None for a new one, and what it had. `is_new`: whether it is the
-    first of its group.
+    `known`: the member's previous declaration, None for a new member. `before`: its previous assignment. `is_new`:
+    whether it is the first heartbeat of its group.
     """
 
     declared: StreamsDeclaration
@@ -36,12 +36,12 @@ class StreamsHeartbeat:
 
     @property
     def waiter(self) -> Waiter:
-        """Who is answered."""
+        """The request to answer."""
         return self.declared.waiter
 
     @property
     def member_id(self) -> str:
-        """The id of its member."""
+        """The id of the member."""
         return self.declared.request.member_id
 
 
@@ -54,10 +54,10 @@ def response(
     limits: StreamsLimits,
     topics: Topics,
 ) -> StreamsGroupHeartbeatResponse:
-    """Return the response for a member that has `current` now, and count a change of what can be queried where.
+    """Return the response for a member whose assignment is `current`, and count a change of endpoints.
 
     As in Kafka, the first heartbeat of a group does not count: the epoch of endpoints begins with its records. Unlike
-    in Kafka, a member that reports other tasks gets its own again: the response that had them may be lost.
+    in Kafka, a member that reports other tasks gets its own again, since the response with them may be lost.
     """
     request, member_id = heartbeat.declared.request, heartbeat.member_id
     metadata = group.metadata[member_id]

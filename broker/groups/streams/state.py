@@ -1,17 +1,17 @@
-"""One streams group (KIP-1071) as a state machine without a clock, an event loop or a disk.
+"""A streams group (KIP-1071) as a state machine without a clock, an event loop or a disk.
 
-Members are threads of a Kafka Streams application. They send heartbeats; the first one brings the topology, which says
-what tasks there are. A heartbeat may change the group in three steps: what it declares, or the topics of the topology,
+Members are threads of a Kafka Streams application. They send heartbeats; the first one has the topology, which
+determines the tasks. A heartbeat may change the group in three steps: its declaration, or the topics of the topology,
 raise the group's epoch, a target assignment of tasks is computed for that epoch, and the member itself moves towards
-the target. Effects come out, which the caller takes with `take_effects` and carries out; it reports their outcome with
-`stored` and `assigned`. It also calls `expire` by `wake_at_s`, which is never later than the next deadline and
-sometimes earlier.
+the target. The caller gets effects from `take_effects`, carries them out, and reports their outcome with `stored` and
+`assigned`. It also calls `expire` no later than `wake_at_s`, which is never after the next deadline and sometimes
+earlier.
 
-The caller fits the topology to the topics that exist (`topology/`) before it passes on a heartbeat: `topology_for`
-says which topology that is, and `is_configured` whether the last result still holds.
+The caller fits the topology to the existing topics (`topology/`) before it passes on a heartbeat: `topology_for`
+returns that topology, and `configured` the last result if it is still valid.
 
 Invariants:
-1. An active task is given to a member only when no other member has it or still has to give it up.
+1. An active task is assigned to a member only when no other member has it or still has to give it up.
 2. What is stored changes only by `apply`: the state is the same after loading its records, but for `unstored.py`.
 3. An answer is sent when all changes that it is based on are stored; what could not be stored is undone.
 4. The epochs of the group and of its target only grow.
@@ -74,14 +74,14 @@ class StreamsGroup:
     def __init__(self, group_id: str, limits: StreamsLimits, now: Instant) -> None:
         """Create a group without members."""
         self.group_id = group_id
-        self.owner = ""  # the holder that it counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # the bytes that `Holdings` has counted, by address
-        self.replaced: list[tuple[bytes, None]] = []  # tombstones of a group of another kind, for its next record
+        self.owner = ""  # the holder that its memory counts for (`Holdings`)
+        self.counted: Mapping[str, int] = {}  # bytes counted by `Holdings`, by holder
+        self.replaced: list[tuple[bytes, None]] = []  # tombstones of another kind of group, for the next record
         self._group = StoredStreamsGroup(group_id)
         self._progress = StreamsProgress(self._group, limits, now)
         self._journal = self._progress.journal
         self._unstored = self._progress.unstored
-        self._topics_changed = False  # since the topology was configured, perhaps
+        self._topics_changed = False  # whether topics may have changed since the topology was configured
 
     def __str__(self) -> str:
         return f"group {self.group_id[:MAX_LOGGED]!r}"
@@ -116,22 +116,22 @@ class StreamsGroup:
 
     @property
     def assignment_epoch(self) -> int:
-        """The group's epoch that the target assignment was computed for."""
+        """The epoch for which the target assignment was computed."""
         return self._group.target_epoch.epoch
 
     @property
     def members(self) -> Mapping[str, StreamsMemberMetadata]:
-        """The members by id, in the order in which they joined."""
+        """The members by id, in the order of joining."""
         return self._group.metadata
 
     @property
     def is_stored(self) -> bool:
-        """Whether a record of the group is stored, or on its way."""
+        """Whether a record of the group is stored or being stored."""
         return self._group.is_stored
 
     @property
     def held(self) -> Counter[str]:
-        """The bytes of members, by holder; those of the topology, and of reported offsets, count for the owner."""
+        """The bytes of members by holder; those of the topology and of reported offsets count for the owner."""
         held = Counter(self._group.memory.held)
         held[self.owner] += PARTITION_BYTES * self._unstored.offset_count
         if self._group.topology is not None:
@@ -140,17 +140,17 @@ class StreamsGroup:
 
     @property
     def has_pending_members(self) -> bool:
-        """Whether a member id was handed out and not used to join yet: a heartbeat with an id joins at once."""
+        """Whether a member id was assigned and not used yet: never, as a heartbeat with an id joins immediately."""
         return False
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `expire` at the latest, on the event loop's clock."""
+        """The latest time to call `expire`, on the event loop's clock."""
         return self._progress.wake_at_s
 
     @property
     def type(self) -> GroupType:
-        """The kind of group, as ListGroups has it."""
+        """The type of the group, as ListGroups reports it."""
         return GroupType.STREAMS
 
     @property
@@ -165,7 +165,7 @@ class StreamsGroup:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is served no longer."""
+        """Whether the group is no longer served."""
         return self._progress.is_dead
 
     @property
@@ -198,17 +198,17 @@ class StreamsGroup:
     # -- the topology --
 
     def topology_for(self, request: StreamsGroupHeartbeatRequest) -> Topology | None:
-        """Return the group's topology, or the one that its first member brings; None if there is none."""
+        """Return the group's topology, or the first member's; None if there is none."""
         return request.topology if self._group.topology is None else self._group.topology.value
 
     @property
     def configured(self) -> ConfiguredTopology | None:
-        """The topology as it was fitted to the topics last; None if it has to be fitted to others first."""
+        """The topology as fitted to the topics; None if topics have changed, so that it has to be fitted again."""
         return None if self._topics_changed or self._group.topology is None else self._unstored.configured
 
     @property
     def last_configured(self) -> ConfiguredTopology | None:
-        """The topology as it was fitted to the topics last, whatever has become of these."""
+        """The topology as last fitted to the topics, which may have changed since."""
         return self._unstored.configured
 
     def topics_hash(self, topics: Topics) -> int:
@@ -216,7 +216,7 @@ class StreamsGroup:
         return self._group.topics.hash(topics)
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """Note that topics were created, changed or deleted. What follows is decided at the next heartbeat."""
+        """Record that topics were created, changed or deleted; the next heartbeat decides what follows."""
         self._topics_changed |= self._group.topics.forget(names)
 
     # -- heartbeats --
@@ -234,7 +234,7 @@ class StreamsGroup:
     ) -> None:
         """Handle a heartbeat that `check_request` has accepted. `waiter` is answered by an effect, now or later.
 
-        `configured`: `topology_for(request)`, fitted to the topics; not needed to leave. `version`: of the request.
+        `configured`: `topology_for(request)`, fitted to the topics; not needed for leaving. `version`: of the request.
         """
         self._progress.topics = topics
         try:
@@ -283,29 +283,29 @@ class StreamsGroup:
             self._progress.remove([member_id], now, answer)
 
     def expire(self, now: Instant) -> None:
-        """Remove the members whose session is over, or that did not give up tasks in time; end a delay."""
+        """Remove members whose session has ended or that did not give up tasks in time; end a delay."""
         self._progress.expire(now)
 
     # -- outcomes of effects --
 
     def apply(self, key: StreamsGroupKey, value: StreamsGroupValue | None) -> None:
-        """Apply a record that was loaded. Raises TypeError if the value is not of the key's type."""
+        """Apply a loaded record. Raises TypeError if the value is not of the key's type."""
         self._group.apply(key, value)
 
     def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records have been applied: each member has one session timeout to show up."""
+        """Begin to serve a group whose records were applied: each member has a session timeout to send a heartbeat."""
         self._progress.loaded(topics, now)
 
     def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer what waited for it, or undo it with all that came after."""
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
         self._progress.stored(ticket, error, now)
 
     def assigned(
         self, epoch: int, assignments: Mapping[str, Tasks] | None, now: Instant
     ) -> Generator[None, None, None]:
-        """Store the target assignment that was computed for an epoch; None if that failed.
+        """Store the target assignment computed for an epoch; None if that failed.
 
-        Yields between two pieces of it, at most 100 records each, so that effects are taken and other tasks run.
+        Yields between pieces of at most 100 records, so that effects are taken and other tasks run.
         """
         return self._progress.assigned(epoch, assignments, now)
 
@@ -328,7 +328,7 @@ class StreamsGroup:
     # -- waiting clients --
 
     def forget_waiter(self, waiter: Waiter, now: Instant) -> None:  # noqa: ARG002
-        """Drop the answer for a client that has disconnected. Its member stays."""
+        """Drop the pending answer to a client that has disconnected. Its member stays."""
         self._progress.forget_waiter(waiter)
 
     def close(self, error: ErrorCode, now: Instant) -> None:

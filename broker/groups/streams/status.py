@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """What keeps a group's members from tasks, or what they are to do."""
+    """A reason why members get no tasks, or a request to members."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1

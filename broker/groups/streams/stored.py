@@ -1,4 +1,4 @@
-"""What the records of one streams group say, and indexes of it. Changed by records only, so loading and deciding agree.
+"""The stored state of a streams group, with indexes. Only records change it, so loading and deciding agree.
 
 Invariants:
 1. Every index can be computed from the records.
@@ -45,14 +45,14 @@ DELETION = (
     StreamsEpochKey,
     TopologyKey,
 )
-FIRST = StreamsGroupEpoch(epoch=1)  # of a group without records
+FIRST = StreamsGroupEpoch(epoch=1)  # topology epoch of a group without records
 _NO_MEMBERS: frozenset[str] = frozenset()
 _NO_OWNERS: Mapping[int, str] = {}
 _NO_REPLICAS: Mapping[int, frozenset[str]] = {}
 
 
 class StoredTopology(NamedTuple):
-    """The group's topology: the record, the subtopology that reads each topic, and about how many bytes it holds."""
+    """The group's topology: the record, the subtopology that reads each topic, and the estimated bytes it holds."""
 
     value: Topology
     readers: Mapping[str, str]
@@ -69,16 +69,16 @@ class StoredTopology(NamedTuple):
 
 
 class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, TargetTasks]):
-    """The state that a group's records describe."""
+    """The state described by a group's records."""
 
     def __init__(self, group_id: str) -> None:
         """Start without records."""
         super().__init__(group_id, JOINED, NO_TARGET)
         self.topology: StoredTopology | None = None
-        self.topics = SubscribedTopics()  # those of the topology
+        self.topics = SubscribedTopics()  # topics of the topology
         self._epoch: StreamsGroupEpoch | None = None
         self._target_epoch: TargetEpoch | None = None
-        self._active: dict[str, dict[int, str]] = {}  # subtopology to partition to the member that has the task
+        self._active: dict[str, dict[int, str]] = {}  # by subtopology and partition, the member that has the task
         self._standby: dict[str, dict[int, frozenset[str]]] = {}
         self._warmup: dict[str, dict[int, frozenset[str]]] = {}
 
@@ -86,17 +86,17 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
 
     @property
     def epoch(self) -> StreamsGroupEpoch:
-        """The group's epoch, and what it was raised for."""
+        """The group's epoch, and the metadata and settings that it stands for."""
         return self._epoch or FIRST
 
     @property
     def is_stored(self) -> bool:
-        """Whether there is a record by which the group is known."""
+        """Whether the group exists by a stored record."""
         return self._epoch is not None
 
     @property
     def target_epoch(self) -> TargetEpoch:
-        """The epoch of the target assignment, and when that was computed."""
+        """The epoch of the target assignment, and the time of its computation."""
         return self._target_epoch or FIRST_TARGET
 
     @property
@@ -116,11 +116,11 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
         return self._active.get(subtopology_id, _NO_OWNERS)
 
     def standby_owners(self, subtopology_id: str) -> Mapping[int, Collection[str]]:
-        """Return the same of standby tasks, of which several members may have one."""
+        """Return the same for standby tasks, which several members may have."""
         return self._standby.get(subtopology_id, _NO_REPLICAS)
 
     def warmup_owners(self, subtopology_id: str) -> Mapping[int, Collection[str]]:
-        """Return the same of warm-up tasks."""
+        """Return the same for warm-up tasks."""
         return self._warmup.get(subtopology_id, _NO_REPLICAS)
 
     def process_of(self, member_id: str) -> str | None:
@@ -158,7 +158,7 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
     # -- changes --
 
     def apply(self, key: StreamsGroupKey, value: StreamsGroupValue | None) -> StreamsGroupValue | None:
-        """Set, or with None delete, the value of a key. Returns the value before.
+        """Set, or with None delete, the value of a key. Returns the previous value.
 
         Raises TypeError if the value is not of the key's type.
         """
@@ -182,9 +182,9 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
         return before
 
     def reindex(self) -> None:
-        """Index static members and owners again, once all records have been applied.
+        """Rebuild the indexes of static members and owners, after all records were applied.
 
-        Records of a log in which changes were undone may contradict each other for a while, each the last one's.
+        In a log with undone changes, records may contradict each other until the last ones.
         """
         self._index_static()
         for index in (self._active, self._standby, self._warmup):
@@ -265,7 +265,7 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
 
 
 def declared_size(metadata: StreamsMemberMetadata) -> int:
-    """Return about how many bytes the declaration of a member holds."""
+    """Estimate the bytes that a member's declaration holds."""
     texts = (metadata.instance_id, metadata.rack_id, metadata.client_id, metadata.process_id)
     endpoint = metadata.user_endpoint
     size = sum([len(text or "") for text in texts]) + (0 if endpoint is None else NAME_BYTES + len(endpoint.host))
@@ -273,17 +273,17 @@ def declared_size(metadata: StreamsMemberMetadata) -> int:
 
 
 def tasks_size(tasks: Iterable[TaskIds | HeldTasks]) -> int:
-    """Return about how many bytes tasks hold, in their forms as a record and as a map."""
+    """Estimate the bytes that tasks hold, as a record and as a map."""
     return sum([TOPIC_BYTES + PARTITION_BYTES * len(each.partitions) for each in tasks])
 
 
 def topology_size(topology: Topology) -> int:
-    """Return about how many bytes a topology holds, with its indexes and as it is configured."""
+    """Estimate the bytes that a topology holds, with its indexes and its configured form."""
     return sum([subtopology_size(each) for each in topology.subtopologies])
 
 
 def subtopology_size(subtopology: Subtopology) -> int:
-    """Return about how many bytes a subtopology holds."""
+    """Estimate the bytes that a subtopology holds."""
     size = TOPIC_BYTES + len(subtopology.subtopology_id) + TOPIC_BYTES * len(subtopology.copartition_groups)
     size += sum([NAME_BYTES + len(name) for name in (*subtopology.sources, *subtopology.repartition_sinks)])
     for topic in (*subtopology.changelogs, *subtopology.repartition_sources):

@@ -1,4 +1,4 @@
-"""What a streams group's target assignment is computed from, and what of it changes.
+"""The inputs of a streams group's target assignment, and the changes that it leads to.
 
 Source: Kafka's TargetAssignmentBuilder (streams, 4.4).
 """
@@ -16,7 +16,7 @@ from warmlog.protocol.kafka.streams_group_records import StreamsTarget
 
 
 def computation(group: StoredStreamsGroup, unstored: Unstored) -> AssignTasks:
-    """Return what to compute for the group's epoch."""
+    """Return the computation for the group's epoch."""
     members = {
         member_id: TaskMember(
             metadata.process_id, group.current(member_id).tasks, unstored.offsets.get(member_id, NO_OFFSETS)
@@ -43,10 +43,10 @@ def _standby_replicas(group: StoredStreamsGroup) -> int:
 def assigned(
     group: StoredStreamsGroup, computed: AssignTasks, assignments: Mapping[str, Tasks]
 ) -> Iterator[tuple[str, StreamsTarget | None]]:
-    """Yield the members with their new target, None if it is as before. The group may change in between."""
+    """Yield the members with their new target, None if unchanged. The group may change in between."""
     for computed_for in computed.members:
         member_id = computed_for
-        if member_id not in group.metadata:  # has left, or is a static member that has restarted since
+        if member_id not in group.metadata:  # it has left, or is a static member that has restarted since
             member_id = group.static.get(computed.instances.get(computed_for, ""), "")
         if member_id not in group.metadata:
             continue

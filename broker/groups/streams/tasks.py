@@ -13,14 +13,14 @@ class TaskId(NamedTuple):
     partition: int
 
 
-#: Partitions by subtopology, in ascending order; no subtopology has none.
+#: Partitions by subtopology, in ascending order; no empty ones.
 TaskMap: TypeAlias = Mapping[str, tuple[int, ...]]
 NO_TASKS: TaskMap = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The tasks of a member: those it processes, replicas of states, and replicas that are being restored."""
+    """The tasks of a member: active ones, replicas of states, and replicas being restored."""
 
     active: TaskMap = field(default_factory=lambda: NO_TASKS)
     standby: TaskMap = field(default_factory=lambda: NO_TASKS)

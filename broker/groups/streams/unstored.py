@@ -1,4 +1,4 @@
-"""What a streams group knows that is in no record, and lost when its coordinator changes.
+"""The state of a streams group that is not stored, and is lost when its coordinator changes.
 
 Source: Kafka's StreamsGroup (4.4: taskOffsets, shutdownRequestMemberId, endpointInformationEpoch,
 endpointToPartitionsCache), MemberTaskOffsets.
@@ -18,10 +18,10 @@ Offsets = Mapping[TaskId, int]
 
 
 class Unstored:
-    """Offsets that members report, where their states can be queried, and that an application is to shut down.
+    """Reported offsets of members, their endpoints, and the request to shut down an application.
 
-    `configured`: the topology as it was fitted to the topics at the last heartbeat.
-    `assigns_at_s`: when the delay of the first assignment of an empty group ends, on the event loop's clock.
+    `configured`: the topology as fitted to the topics at the last heartbeat.
+    `assigns_at_s`: the end of the delay of an empty group's first assignment, on the event loop's clock.
     """
 
     __slots__ = (
@@ -38,13 +38,13 @@ class Unstored:
 
     def __init__(self, group: StoredStreamsGroup) -> None:
         self._group = group
-        self._endpoints: dict[str, EndpointPartitions] = {}  # by member id, as far as they are known
+        self._endpoints: dict[str, EndpointPartitions] = {}  # by member id, where known
         self.assigns_at_s = NEVER
         self.configured: ConfiguredTopology | None = None
         self.endpoint_epoch = 0
         self.offsets: dict[str, Offsets] = {}  # by member id
         self.end_offsets: dict[str, Offsets] = {}
-        self.offset_count = 0  # of all members together
+        self.offset_count = 0  # bytes of all members together
         self.shutdown_by: str | None = None  # the first member that requested it
 
     @property
@@ -53,13 +53,13 @@ class Unstored:
         return self.assigns_at_s < NEVER
 
     def configure(self, configured: ConfiguredTopology) -> None:
-        """Note how the topology fits the topics."""
+        """Set the result of fitting the topology to the topics."""
         if configured is not self.configured:
             self.configured = configured
             self._endpoints.clear()
 
     def report(self, member_id: str, request: StreamsGroupHeartbeatRequest) -> None:
-        """Take over the offsets that a member reports."""
+        """Record the offsets that a member reports."""
         if request.task_offsets is not None:
             self._set(self.offsets, member_id, by_task(request.task_offsets))
         if request.task_end_offsets is not None:
@@ -70,15 +70,15 @@ class Unstored:
         offsets[member_id] = value
 
     def request_shutdown(self, member_id: str) -> None:
-        """Note that a member wants the whole application to shut down, until the group is empty."""
+        """Record that a member requests a shutdown of the application, until the group is empty."""
         self.shutdown_by = self.shutdown_by or member_id
 
     def forget_endpoint(self, member_id: str) -> None:
-        """Note that a member's endpoint or tasks have changed."""
+        """Record that a member's endpoint or tasks have changed."""
         self._endpoints.pop(member_id, None)
 
     def forget(self, member_id: str) -> None:
-        """Drop what belongs to a member that has left."""
+        """Drop the state of a member that has left."""
         self._endpoints.pop(member_id, None)
         for offsets in (self.offsets, self.end_offsets):
             self.offset_count -= len(offsets.pop(member_id, ()))
@@ -86,7 +86,7 @@ class Unstored:
             self.shutdown_by = None
 
     def endpoints(self, topics: Topics) -> tuple[EndpointPartitions, ...]:
-        """Return which partitions can be queried where."""
+        """Return the partitions that can be queried at each endpoint."""
         subtopologies: Mapping[str, ConfiguredSubtopology] = {}
         if self.configured is not None and self.configured.subtopologies is not None:
             subtopologies = self.configured.subtopologies
@@ -104,5 +104,5 @@ class Unstored:
 
 
 def by_task(offsets: Iterable[TaskOffset]) -> Offsets:
-    """Return offsets by task; of a task that occurs twice the last."""
+    """Return offsets by task; the last one of a repeated task."""
     return {TaskId(each.subtopology_id, each.partition): each.offset for each in offsets}

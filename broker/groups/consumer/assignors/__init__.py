@@ -1,4 +1,4 @@
-"""The assignors of the broker, in the order of Kafka's `group.consumer.assignors`: the first is the default.
+"""The broker's assignors, in the order of Kafka's `group.consumer.assignors`: the first is the default.
 
 Neither considers racks, as in Kafka 4.4. Start reading in `uniform.py`.
 """

@@ -1,13 +1,13 @@
 """The assignor `range`: each member gets a contiguous range of the partitions of each topic that it subscribes to.
 
 The subscribers of a topic are in order, static members first, by instance id, and then the others, by member id. The
-first get one partition more where the partitions cannot be divided equally. Hence
+first ones get one partition more if the partitions cannot be divided equally. Hence
 
 1.  topics with the same number of partitions and the same subscribers are co-partitioned: a member has the same
     partitions of each of them;
-2.  a static member that restarts with another member id has the same partitions again.
+2.  a static member that restarts with another member id gets the same partitions again.
 
-What members own plays no part.
+The assignment does not depend on what members own.
 
 Source: org.apache.kafka.coordinator.group.assignor.RangeAssignor.
 """

@@ -1,12 +1,13 @@
 """The assignor `uniform` for members with different subscriptions.
 
-1.  Members keep what they own of the topics that they subscribe to.
-2.  What has no owner is given, topic by topic, to the subscriber with the fewest partitions of all topics. Topics with
-    the most partitions per subscriber come first, then topics with the fewest subscribers: there is least choice.
+1.  Members keep their partitions of topics that they subscribe to.
+2.  Partitions without an owner go, topic by topic, to the subscriber with the fewest partitions of all topics. Topics
+    with the most partitions per subscriber come first, then topics with the fewest subscribers, where the choice is
+    smallest.
 3.  Topic by topic, of the subscribers that have a partition of it, the one with the most partitions in all gives one to
     the subscriber with the fewest, as long as they differ by two or more. That is repeated until no topic changes, and
     16 times at most: with overlapping subscriptions it may take many rounds until little is gained.
-4.  What came from an owner in step 3 returns to it where that costs no balance (`returns.py`).
+4.  Partitions that owners lost in step 3 return to them where that does not reduce the balance (`returns.py`).
 
 The subscribers of a topic then differ by one partition at most, unless they have no partition of it to give.
 
@@ -27,7 +28,7 @@ _ROUNDS = 16
 def assign_by_load(
     members: Mapping[str, Subscriber], topics: Mapping[bytes, TopicInfo], pace: Pace
 ) -> Generator[None, None, dict[str, Assignment]]:
-    """Return about equally many partitions for each member, as far as subscriptions allow.
+    """Return partitions for each member, about equally many as far as subscriptions allow.
 
     Yields at least every millisecond.
     """
@@ -44,7 +45,7 @@ class _Balancing:
         self._subscribers: dict[bytes, list[int]] = {}
 
     def assign(self) -> Generator[None, None, dict[str, Assignment]]:
-        """Keep, give, balance, return."""
+        """Run the four steps: keep, give, balance, return."""
         yield from self._subscribe()
         taken = yield from self._keep()
         in_order = sorted(self._subscribers, key=self._rank)
@@ -70,7 +71,7 @@ class _Balancing:
         return -self._topics[topic_id].partitions / subscribers, subscribers, topic_id
 
     def _keep(self) -> Generator[None, None, dict[bytes, bytearray]]:
-        """Let members keep what they own of their topics; return for each topic a 0 where a partition has no owner."""
+        """Keep members' partitions of their topics; return for each topic a 0 per partition without an owner."""
         ledger = self._ledger
         taken = {topic_id: bytearray(self._topics[topic_id].partitions) for topic_id in self._subscribers}
         ledger.held = {topic_id: {} for topic_id in self._subscribers}
@@ -93,7 +94,7 @@ class _Balancing:
         return taken
 
     def _give(self, topic_id: bytes, taken: bytearray) -> Generator[None, None, None]:
-        """Give the partitions without an owner to the subscribers with the fewest."""
+        """Assign partitions without an owner to the subscribers with the fewest."""
         partition = taken.find(0)
         if partition < 0:
             return
@@ -111,7 +112,7 @@ class _Balancing:
                 yield
 
     def _balance(self, topic_ids: list[bytes]) -> Generator[None, None, None]:
-        """Move partitions until as many topics in a row as there are need no change."""
+        """Move partitions until a whole round over all topics needs no change."""
         unchanged = 0
         for _ in range(_ROUNDS):
             for topic_id in topic_ids:
@@ -123,8 +124,8 @@ class _Balancing:
     def _balance_topic(self, topic_id: bytes) -> Generator[None, None, bool]:
         """Move partitions from subscribers with the most to subscribers with the fewest; return whether any moved.
 
-        As long as it has partitions to give, a subscriber stays above all that take: its entry in `fewest`, and theirs
-        in `most`, may be outdated. Once it has none left it may take some itself.
+        As long as a subscriber has partitions to give, it has more than all that take: its entry in `fewest`, and
+        theirs in `most`, may be outdated. Once it has none left it may take some itself.
         """
         held, loads, subscribers = self._ledger.held[topic_id], self._ledger.loads, self._subscribers[topic_id]
         if self._pace.due(1 + (len(held) + len(subscribers)) // 10):
@@ -154,7 +155,7 @@ class _Balancing:
         return True
 
     def _assigned(self) -> Generator[None, None, dict[str, Assignment]]:
-        """Return the result; where partitions have not changed they are the same object that the member owns."""
+        """Return the result. Unchanged partitions of a topic are the same object as in the member's `owned`."""
         ledger = self._ledger
         assigned: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in ledger.ids}
         for topic_id, held in ledger.held.items():

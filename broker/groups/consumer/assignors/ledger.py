@@ -1,10 +1,10 @@
-"""Which member has which partition, while members with different subscriptions are balanced.
+"""The partitions of each member, while members with different subscriptions are balanced.
 
 Members are numbered in the order of their ids, so that results do not depend on the order of a dict.
 
-1.  In a member's list of a topic's partitions, what it owned before comes first. Partitions are taken from the end, so
-    that a partition that moves in any case goes before a partition that could have stayed.
-2.  `lost` has the partitions that a member owned, may keep, and had to give; it names the owner and the holder.
+1.  In a member's list of a topic's partitions, those that it owned before come first. Partitions are taken from the
+    end, so that partitions that move anyway are taken before partitions that could have stayed.
+2.  `lost` has the partitions that a member owned, may keep, and had to give, with their owner and their holder.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from warmlog.broker.groups.modern.assignment import Subscriber
 
 
 class Lost(NamedTuple):
-    """The numbers of the member that owned a partition, and of the one that has it now."""
+    """The numbers of a partition's former owner and of its current holder."""
 
     owner: int
     holder: int
@@ -40,7 +40,7 @@ class Ledger:
         self.loads[number] += len(partitions)
 
     def new(self, topic_id: bytes, number: int) -> int | None:
-        """Return a partition of a topic that a member has and did not own."""
+        """Return a partition of a topic that a member has and did not own before."""
         partitions = self.held[topic_id].get(number)
         return None if not partitions or self.owned(number, topic_id, partitions[-1]) else partitions[-1]
 

@@ -1,6 +1,6 @@
-"""Fewer moves for the same balance: what balancing took from an owner comes back where it can.
+"""Reduce moves for the same balance: return partitions to their owners where possible.
 
-Kafka's assignor has nothing like it. Neither step makes the numbers of partitions less even.
+Kafka's assignor has no such step. Neither function makes the numbers of partitions less even.
 """
 
 from collections.abc import Generator
@@ -12,7 +12,7 @@ from warmlog.broker.groups.modern.pace import Pace
 def return_lost(ledger: Ledger, pace: Pace) -> Generator[None, None, bool]:
     """Return partitions to owners that have fewer partitions than the holder; return whether there were any.
 
-    That changes who has more, so that topics may be out of balance again.
+    That changes the numbers of partitions, so topics may be out of balance again.
     """
     returned = False
     for (topic_id, partition), (owner, holder) in list(ledger.lost.items()):
@@ -25,7 +25,7 @@ def return_lost(ledger: Ledger, pace: Pace) -> Generator[None, None, bool]:
 
 
 def exchange_lost(ledger: Ledger, pace: Pace) -> Generator[None, None, None]:
-    """Return partitions to owners in exchange for others that these did not own and the holder may have."""
+    """Return partitions to owners in exchange for ones that these did not own and the holder may have."""
     topics = yield from _topics_of_new_partitions(ledger, pace)
     for topic_id, partition in list(ledger.lost):
         if pace.due(2):
@@ -48,7 +48,7 @@ def exchange_lost(ledger: Ledger, pace: Pace) -> Generator[None, None, None]:
 
 
 def _topics_of_new_partitions(ledger: Ledger, pace: Pace) -> Generator[None, None, dict[int, set[bytes]]]:
-    """Return, by member, the topics of which it has partitions that it did not own."""
+    """Return, by member, the topics of which it has partitions that it did not own before."""
     topics: dict[int, set[bytes]] = {}
     for topic_id, held in ledger.held.items():
         for number in held:

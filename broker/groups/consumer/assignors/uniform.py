@@ -1,13 +1,13 @@
-"""The assignor `uniform`: members have equally many partitions, and keep what they have as far as that allows.
+"""The assignor `uniform`: members get equally many partitions, and keep as many of theirs as that allows.
 
-With the same subscriptions for all, two members differ by one partition at most, and no assignment that is balanced
-like this moves fewer partitions. That is decided in one pass over the members, in order of their ids:
+If all have the same subscriptions, two members differ by one partition at most, and no equally balanced assignment
+moves fewer partitions. One pass over the members, in the order of their ids, decides this:
 
     partitions / members = least, rest extra
     a member keeps up to    least + 1   while extra > 0; if it owns as many, one extra is used up
                             least       from then on
-    once no more members follow than extras are left, each of them gets one, whatever it owns
-    partitions without an owner are given, in order, to the members below their number
+    when only as many members are left as extras, each of them gets one, whatever it owns
+    partitions without an owner go, in order, to members below their number
 
 So the extras go to members that own `least + 1` or more, and to others only if there are too few of them.
 
@@ -30,7 +30,7 @@ _FREE, _TAKEN = 0, 1
 def assign_uniformly(
     members: Mapping[str, Subscriber], topics: Mapping[bytes, TopicInfo]
 ) -> Generator[None, None, dict[str, Assignment]]:
-    """Return equally many partitions for each member, most of them those it owns. Yields at least every millisecond."""
+    """Return equally many partitions for each member, mostly its own. Yields at least every millisecond."""
     if not members:
         return {}
     pace = Pace()
@@ -62,7 +62,7 @@ class _Same:
         self._lacking: list[_Lacking] = []
 
     def assign(self) -> Generator[None, None, dict[str, Assignment]]:
-        """Let members keep what they may, then give them what they lack."""
+        """Let members keep their partitions up to their number, then assign missing ones."""
         following = len(self._members)
         for member_id in sorted(self._members):
             may_have_extra, must_have_extra = self._extra > 0, self._extra >= following
@@ -98,7 +98,7 @@ class _Same:
         return quota - left
 
     def _take(self, taken: bytearray, owned: frozenset[int], limit: int) -> Generator[None, None, list[int]]:
-        """Mark up to `limit` of the partitions as taken, those with the lowest numbers; return them."""
+        """Mark up to `limit` of the partitions, those with the lowest numbers, as taken; return them."""
         mine: list[int] = []
         for partition in sorted(owned) if len(owned) > limit else owned:
             if len(mine) == limit:
@@ -111,7 +111,7 @@ class _Same:
         return mine
 
     def _give(self) -> Generator[None, None, None]:
-        """Give the partitions that are not taken to the members that lack some."""
+        """Assign partitions that are not taken to members that lack some."""
         free = self._free()
         for member_id, count in self._lacking:
             given: dict[bytes, set[int]] = {}

@@ -1,1 +1,1 @@
-"""The members of a consumer group: what they declare, how they come, change over and go, and their deadlines."""
+"""The members of a consumer group: declarations, joining, reconciliation, leaving, and deadlines."""

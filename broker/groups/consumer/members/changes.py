@@ -1,4 +1,4 @@
-"""The changes that heartbeats and deadlines make to a group: who is a member, with which subscription, in which epoch.
+"""Changes that heartbeats and deadlines make to a group: its members, their subscriptions, its epoch.
 
 Source: Kafka's GroupMetadataManager (4.4: hasMemberSubscriptionChanged, updateSubscriptionMetadata, replaceMember,
 consumerGroupFenceMembers).
@@ -33,8 +33,8 @@ from warmlog.protocol.kafka.consumer_group_records import (
 class Changes:
     """Puts changes of one group into its journal, as parts of a decision.
 
-    `topics`: the cluster's, as of the last call that had them. `topics_changed`: whether those of the group may be
-    others than those of its epoch.
+    `topics`: the cluster's, as of the last call that had them. `topics_changed`: whether the group's topics may differ
+    from those of its epoch.
     """
 
     __slots__ = ("_group", "_group_id", "_journal", "_subscriptions", "topics", "topics_changed")
@@ -50,9 +50,9 @@ class Changes:
     def subscribe(
         self, member_id: str, known: MemberMetadata | None, metadata: MemberMetadata, assignors: Sequence[str]
     ) -> bool:
-        """Set what a member declares, and raise the epoch if that matters. Returns whether its topics may change.
+        """Set a member's declaration; raise the epoch if necessary. Returns whether its topics may have changed.
 
-        `known`: what it declared before. `assignors`: the names that the group may use.
+        `known`: its previous declaration. `assignors`: the names that the group may use.
         """
         subscriptions = self._subscriptions
         assignor = subscriptions.assignor(assignors)
@@ -61,12 +61,12 @@ class Changes:
         topics_changed, regex_changed = metadata.topics != old_topics, (metadata.regex or "") != old_regex
         if regex_changed and old_regex and not subscriptions.subscribers(old_regex):
             self._journal.put(RegexKey(self._group_id, old_regex), None)
-        # An expression that is not resolved yet raises the epoch when it is.
+        # An unresolved expression raises the epoch when it is resolved.
         is_resolved = regex_changed and (not metadata.regex or metadata.regex in subscriptions.resolved)
         if topics_changed or is_resolved or subscriptions.assignor(assignors) != assignor:
             self.raise_epoch()
         elif not self._group.has_epoch_record:
-            self._journal.put(EpochKey(self._group_id), self._group.epoch)  # a group is known by this record
+            self._journal.put(EpochKey(self._group_id), self._group.epoch)  # the group exists by this record
         return topics_changed or regex_changed
 
     def raise_epoch(self) -> None:
@@ -78,7 +78,7 @@ class Changes:
         self.topics_changed = False
 
     def refresh_topics(self) -> None:
-        """Raise the epoch if the topics that the group subscribes to are others than those of its epoch."""
+        """Raise the epoch if the topics that the group subscribes to differ from those of its epoch."""
         assert self.topics is not None, "heartbeats bring the topics"
         if self._subscriptions.topics.hash(self.topics) != self._group.epoch.metadata_hash:
             self.raise_epoch()
@@ -101,11 +101,11 @@ class Changes:
             if not self._subscriptions.subscribers(regex):
                 self._journal.put(RegexKey(self._group_id, regex), None)
         self.raise_epoch()
-        if not self._group.metadata:  # nothing is to be assigned, and the next member does not wait for an interval
+        if not self._group.metadata:  # there is nothing to assign, and the next member need not wait
             self._journal.put(TargetEpochKey(self._group_id), TargetEpoch(epoch=self._group.epoch.epoch))
 
     def replace(self, old_id: str, member_id: str) -> None:
-        """Give a static member that restarted its new id. It keeps its partitions, and begins in epoch 0."""
+        """Assign a new id to a restarted static member. It keeps its partitions, and begins in epoch 0."""
         group = self._group
         metadata, target, current = group.metadata[old_id], group.target(old_id), group.current(old_id)
         self._delete(old_id)
@@ -114,7 +114,7 @@ class Changes:
         self._journal.put(CurrentKey(self._group_id, member_id), rejoined(current))
 
     def take_over(self, generation: int, members: Mapping[str, ClassicMember], topics: Topics) -> None:
-        """Begin with the members of a classic group; all have what they are to have.
+        """Begin with the members of a classic group, all of which have their targets.
 
         Source: Kafka's ConsumerGroup.fromClassicGroup, createConsumerGroupRecords.
         """

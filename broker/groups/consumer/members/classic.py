@@ -1,8 +1,8 @@
 """The requests that members of the classic protocol send to a consumer group.
 
-They join, sync, send heartbeats and leave as in a classic group, but none of them assigns: the generation is the
-member's epoch, JoinGroup brings the member to it, and SyncGroup returns what the member has. A heartbeat asks the
-member to join again whenever a step towards its target is due.
+They join, sync, send heartbeats and leave as in a classic group, but none of them assigns partitions: the generation is
+the member's epoch, JoinGroup moves the member to it, and SyncGroup returns the member's assignment. A heartbeat tells
+the member to join again whenever a step towards its target is due.
 
 Source: Kafka's GroupMetadataManager (4.4: classicGroupJoinToConsumerGroup, classicGroupSyncToConsumerGroup,
 classicGroupHeartbeatToConsumerGroup, classicGroupLeaveToConsumerGroup).
@@ -47,7 +47,7 @@ _VERSION = struct.Struct(">h")
 def declared(
     group: StoredGroup, request: JoinGroupRequest, client: Client, waiter: Waiter, *, topics: Topics, max_size: int
 ) -> Declaration:
-    """Check a JoinGroup, and return what its member declares. Raises RefusedError."""
+    """Check a JoinGroup, and return its declaration. Raises RefusedError."""
     member_id = request.member_id or client.new_id
     check_size(group, request, max_size)
     names = [protocol.name for protocol in request.protocols]
@@ -116,7 +116,7 @@ def serialized(holding: Holding, metadata: bytes, topics: Topics) -> bytes:
 def heartbeat(
     group: StoredGroup, sessions: Sessions, member_id: str, instance_id: str | None, generation: int, *, now: Instant
 ) -> ErrorCode:
-    """Extend a member's session. REBALANCE_IN_PROGRESS asks it to join again. Raises RefusedError."""
+    """Extend a member's session. REBALANCE_IN_PROGRESS tells it to join again. Raises RefusedError."""
     _, current = _member(group, member_id, instance_id, generation)
     sessions.extend(member_id, 0, now)
     state = current.value.state
@@ -131,7 +131,7 @@ def heartbeat(
 
 
 def _waits(group: StoredGroup, member_id: str, current: Current) -> bool:
-    """Return whether others still have partitions that a member is to have."""
+    """Return whether other members still have partitions of a member's target."""
     return any(
         number not in current.assigned.get(topic_id, {}) and group.owner(topic_id, number) is not None
         for topic_id, numbers in group.target(member_id).partitions.items()
@@ -160,7 +160,7 @@ def _member(
 
 
 def leaving(group: StoredGroup, members: Iterable[LeavingMember]) -> tuple[list[str], list[ErrorCode]]:
-    """Return the members that leave, and an error code for each that was to be removed."""
+    """Return the members that leave, and an error code for each requested one."""
     leave: dict[str, None] = {}
     errors = []
     for each in members:
@@ -178,5 +178,5 @@ def _leaving(group: StoredGroup, each: LeavingMember) -> str:
             raise unknown_member(group.group_id, each.member_id)
         return each.member_id
     owner = group.static.get(each.instance_id, each.member_id)
-    check_instance(group.static, each.instance_id, each.member_id or owner)  # an administrator names the instance only
+    check_instance(group.static, each.instance_id, each.member_id or owner)  # administrators send only the instance id
     return owner

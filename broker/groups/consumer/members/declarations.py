@@ -14,14 +14,14 @@ from warmlog.protocol.kafka.messages.groups.consumer import ConsumerGroupHeartbe
 
 
 def joined(client: Client) -> MemberMetadata:
-    """Return a new member before what it declares. Without an expression, Kafka writes an empty text."""
+    """Return a new member without a declaration. In place of a missing expression, Kafka writes an empty text."""
     return MemberMetadata(client_id=client.client_id, client_host=client.host, regex="")
 
 
 def updated(metadata: MemberMetadata, request: ConsumerGroupHeartbeatRequest, client: Client) -> MemberMetadata:
-    """Return a member with what a heartbeat declares, or `metadata` itself if that changes nothing.
+    """Return a member with a heartbeat's declaration, or `metadata` itself if nothing changes.
 
-    A heartbeat makes it a member of the consumer protocol.
+    The member then uses the consumer protocol.
     """
     topics = metadata.topics
     if request.topics is not None and frozenset(request.topics) != frozenset(topics):
@@ -43,9 +43,9 @@ def updated(metadata: MemberMetadata, request: ConsumerGroupHeartbeatRequest, cl
 def joined_as_classic(
     metadata: MemberMetadata, request: JoinGroupRequest, subscription: Subscription, client: Client
 ) -> MemberMetadata:
-    """Return a member with what a JoinGroup declares, or `metadata` itself if that changes nothing.
+    """Return a member with a JoinGroup's declaration, or `metadata` itself if nothing changes.
 
-    The request makes it a member of the classic protocol, which has no regular expressions.
+    The member then uses the classic protocol, which has no regular expressions.
     """
     topics = metadata.topics
     if frozenset(subscription.topics) != frozenset(topics):
@@ -66,9 +66,9 @@ def joined_as_classic(
 
 
 def left_for_restart(current: Current) -> CurrentAssignment:
-    """Return what a static member has while it is away: its partitions, but none that it still has to give up.
+    """Return the assignment of a static member while it is away, without partitions that it still had to give up.
 
-    The epochs of the partitions become 0, so that commits that are still on their way are accepted.
+    The epochs of the partitions become 0, so that commits in flight are accepted.
     """
     return CurrentAssignment(
         epoch=LEAVE_FOR_RESTART,
@@ -79,7 +79,7 @@ def left_for_restart(current: Current) -> CurrentAssignment:
 
 
 def rejoined(current: Current) -> CurrentAssignment:
-    """Return what a static member has when it comes back with another member id."""
+    """Return the assignment of a static member that returns with another member id."""
     return CurrentAssignment(
         epoch=0,
         previous_epoch=0,

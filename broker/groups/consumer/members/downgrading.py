@@ -1,4 +1,4 @@
-"""Decides whether a group goes back to the classic protocol.
+"""Decide whether a group returns to the classic protocol.
 
 Source: Kafka's GroupMetadataManager (4.4: validateOnlineDowngradeWithFencedMembers,
 validateOnlineDowngradeWithReplacedMember), ClassicGroup.fromConsumerGroup.
@@ -13,7 +13,7 @@ from warmlog.broker.groups.consumer.stored.group import StoredGroup
 
 
 def without(group: StoredGroup, leaving: Collection[str], limits: ConsumerLimits) -> Downgrade | None:
-    """Return the classic group of the members that stay; None if it is none, or may not be."""
+    """Return the classic group of the remaining members; None if the group does not, or may not, become one."""
     metadata, subscriptions = group.metadata, group.subscriptions
     count = len(metadata) - len(leaving)
     classic = subscriptions.classic - sum([metadata[member_id].classic is not None for member_id in leaving])
@@ -25,9 +25,9 @@ def without(group: StoredGroup, leaving: Collection[str], limits: ConsumerLimits
 
 
 def replacing(group: StoredGroup, declared: Declaration, limits: ConsumerLimits) -> Downgrade | None:
-    """Return the classic group in which a static member of the classic protocol takes the last other one's place.
+    """Return the classic group after a classic static member replaces the last member of the consumer protocol.
 
-    None if that is not so, or may not be. It rebalances if the new member subscribes to something else.
+    None if the group does not, or may not, become one. It rebalances if the new member's subscription differs.
     """
     metadata, former_id = group.metadata, group.static.get(declared.metadata.instance_id or "")
     if former_id is None or metadata[former_id].classic is not None:

@@ -1,13 +1,13 @@
-"""Brings one member from what it has to what it is to have, one step per heartbeat.
+"""Move one member from its current assignment to its target, one step per heartbeat.
 
     STABLE ──────────────► UNREVOKED_PARTITIONS     the member still has partitions that the target gives to others
       ▲ ▲                    │
       │ └────────────────────┤  it no longer reports them
       │                      ▼
-      └───────────────── UNRELEASED_PARTITIONS      other members have not given up all of what it is to have
+      └───────────────── UNRELEASED_PARTITIONS      other members still have partitions of its target
 
 A member in UNREVOKED_PARTITIONS keeps its epoch and is fenced at its rebalance timeout. In the other two states it is
-in the target's epoch. A partition is given to a member only when no other has it.
+in the target's epoch. A partition is assigned to a member only when no other member has it.
 
 Source: Kafka's CurrentAssignmentBuilder (4.4).
 """
@@ -26,7 +26,7 @@ _NONE_WANTED: frozenset[int] = frozenset()
 
 
 class Goal(NamedTuple):
-    """What a member is to have, and what the rest of the group lets it have.
+    """A member's target, and the partitions that other members leave to it.
 
     `epoch`: of the target. `subscribes`: whether the member subscribes to a topic, by id. `is_free`: whether no other
     member has a partition.
@@ -39,7 +39,7 @@ class Goal(NamedTuple):
 
 
 def goal_of(group: StoredGroup, member_id: str, topics: Topics) -> Goal:
-    """Return what a member is to have. It does not subscribe to a topic that does not exist."""
+    """Return a member's goal. It does not subscribe to topics that do not exist."""
     names = frozenset(group.subscriptions.topics_of(group.metadata[member_id]))
 
     def subscribes(topic_id: bytes) -> bool:
@@ -59,7 +59,7 @@ def reconcile(
 ) -> Current:
     """Return a member's next state, or `current` itself if there is nothing to change.
 
-    `owned`: the partitions that the member reports; None if it does not, which counts as all of them.
+    `owned`: the partitions that the member reports; None (no report) counts as all of them.
     """
     state = current.value.state
     if state == MemberState.STABLE and current.epoch == goal.epoch:
@@ -70,7 +70,7 @@ def reconcile(
 
 
 def _without_unsubscribed(current: Current, goal: Goal, owned: Sequence[TopicPartitions] | None) -> Current:
-    """Take away the topics that the member no longer subscribes to; the rest waits for the next target."""
+    """Remove topics that the member no longer subscribes to; everything else waits for the next target."""
     removed = {topic_id: held for topic_id, held in current.assigned.items() if not goal.subscribes(topic_id)}
     if not removed:
         return current
@@ -84,7 +84,7 @@ def _without_unsubscribed(current: Current, goal: Goal, owned: Sequence[TopicPar
 
 
 def _advanced(current: Current, goal: Goal, owned: Sequence[TopicPartitions] | None) -> Current:
-    """Move towards the target as far as this member and the others allow."""
+    """Move towards the target as far as this member and others allow."""
     kept: dict[bytes, Mapping[int, int]] = {}
     to_revoke: dict[bytes, dict[int, int]] = {}
     free: dict[bytes, list[int]] = {}

@@ -6,12 +6,11 @@ from warmlog.broker.groups.consumer.stored.holding import Current, MemberState
 
 
 class Sessions:
-    """When members are removed: at the end of their session, or of the time for giving up partitions.
+    """The times to remove members: the end of their session, or of the time for giving up partitions.
 
-    Members of the classic protocol have their rebalance timeout to join after they were asked to, and to sync after
-    they have joined.
+    Members of the classic protocol have their rebalance timeout to join when told to, and to sync after joining.
 
-    `wake_at_s` is a lower bound: extending a session leaves it alone, and `due` sets it exactly.
+    `wake_at_s` is a lower bound: extending a session does not change it, and `due` sets it exactly.
     """
 
     __slots__ = ("_ends", "_group", "_joins", "_revocations", "_syncs", "wake_at_s")
@@ -22,10 +21,10 @@ class Sessions:
         self._ends: dict[str, float] = {}
         self._joins: dict[str, float] = {}
         self._syncs: dict[str, float] = {}
-        self._revocations: dict[str, tuple[float, int]] = {}  # the deadline, and the epoch that it is for
+        self._revocations: dict[str, tuple[float, int]] = {}  # deadline and its epoch
 
     def extend(self, member_id: str, timeout_ms: int, now: Instant) -> None:
-        """Restart a member's session. `timeout_ms`: of members of the consumer protocol."""
+        """Restart a member's session. `timeout_ms`: for members of the consumer protocol."""
         classic = self._group.metadata[member_id].classic
         end_s = now.after_ms(timeout_ms if classic is None else classic.session_timeout_ms)
         self._ends[member_id] = end_s
@@ -43,17 +42,17 @@ class Sessions:
         self.wake_at_s = min(self.wake_at_s, self._syncs[member_id])
 
     def limit_join(self, member_id: str, now: Instant) -> None:
-        """Give a member its rebalance timeout to join, unless it was asked before."""
+        """Give a member its rebalance timeout to join, unless it was told to before."""
         end_s = now.after_ms(self._group.metadata[member_id].rebalance_timeout_ms)
         self.wake_at_s = min(self.wake_at_s, self._joins.setdefault(member_id, end_s))
 
     def synced(self, member_id: str, now: Instant) -> None:
-        """Restart the session of a classic member, which has synced."""
+        """Restart the session of a classic member that has synced."""
         self._syncs.pop(member_id, None)
         self.extend(member_id, 0, now)
 
     def limit_revocation(self, member_id: str, current: Current, now: Instant) -> None:
-        """Give a member its rebalance timeout to give up partitions, or end that if it has none to give up."""
+        """Give a member its rebalance timeout to give up partitions; end the limit if it has none to give up."""
         metadata = self._group.metadata[member_id]
         if current.value.state != MemberState.UNREVOKED_PARTITIONS or metadata.classic is not None:
             self._revocations.pop(member_id, None)
@@ -63,7 +62,7 @@ class Sessions:
         self.wake_at_s = min(self.wake_at_s, end_s)
 
     def match(self, timeout_ms: int, now: Instant) -> None:
-        """Give deadlines to members that have none, and forget those of members that are gone."""
+        """Set deadlines for members without one, and drop those of former members."""
         metadata = self._group.metadata
         for member_id in [*self._ends, *self._revocations, *self._joins, *self._syncs]:
             if member_id not in metadata:
@@ -88,7 +87,7 @@ class Sessions:
         self.wake_at_s = NEVER
 
     def due(self, now: Instant) -> list[str]:
-        """Remove and return the members whose session is over, or that did not give up partitions in time."""
+        """Remove and return members whose session has ended, or that did not give up partitions in time."""
         simple = (self._ends, self._joins, self._syncs)
         due = dict.fromkeys([each for ends in simple for each, end_s in ends.items() if end_s <= now.loop_s])
         for member_id, (end_s, epoch) in self._revocations.items():

@@ -1,1 +1,1 @@
-"""What is stored of a consumer group: its records and indexes (`group`)."""
+"""The stored state of a consumer group: its records and indexes (`group`)."""

@@ -1,7 +1,7 @@
-"""What the records of one group say, and indexes of it. Changed by records only, so loading and deciding agree.
+"""The stored state of a consumer group, with indexes. Only records change it, so loading and deciding agree.
 
-Records may come in the order in which compaction leaves them: parts of a member are kept before its subscription is
-known, and a partition counts as its last owner's.
+Records may come in the order in which compaction leaves them: records of a member are kept before its subscription is
+known, and a partition belongs to its last owner.
 
 Invariants:
 1. Every index can be computed from the records.
@@ -43,13 +43,13 @@ DELETION = (CurrentKey, TargetKey, TargetEpochKey, MemberKey, RegexKey, Partitio
 
 
 class StoredGroup:
-    """The state that a group's records describe."""
+    """The state described by a group's records."""
 
     def __init__(self, group_id: str) -> None:
         """Start without records."""
         self.group_id = group_id
         self.subscriptions = Subscriptions()
-        self.metadata: dict[str, MemberMetadata] = {}  # by member id, in the order in which they joined
+        self.metadata: dict[str, MemberMetadata] = {}  # by member id, in the order of joining
         self.currents: dict[str, Current] = {}
         self.targets: dict[str, Target] = {}
         self.static: dict[str, str] = {}  # instance id to member id
@@ -69,12 +69,12 @@ class StoredGroup:
 
     @property
     def has_epoch_record(self) -> bool:
-        """Whether the epoch is stored, and not that of a new group."""
+        """Whether there is a record of the epoch, unlike in a new group."""
         return self._epoch is not None
 
     @property
     def target_epoch(self) -> TargetEpoch:
-        """The epoch of the target assignment, and when that was computed."""
+        """The epoch of the target assignment, and the time of its computation."""
         return self._target_epoch or FIRST_TARGET
 
     @property
@@ -89,11 +89,11 @@ class StoredGroup:
         return ConsumerGroupState.STABLE if is_stable else ConsumerGroupState.RECONCILING
 
     def current(self, member_id: str) -> Current:
-        """Return what a member has; nothing, in epoch 0, if there is no record."""
+        """Return a member's current assignment; an empty one in epoch 0 if there is no record."""
         return self.currents.get(member_id, JOINED)
 
     def target(self, member_id: str) -> Target:
-        """Return what a member is to have."""
+        """Return a member's target."""
         return self.targets.get(member_id, NO_TARGET)
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
@@ -102,9 +102,9 @@ class StoredGroup:
         return None if owners is None else owners.get(partition)
 
     def orphans(self) -> list[str]:
-        """Return the members of which there are parts, but no declaration.
+        """Return members that have records but no declaration.
 
-        Logs have such members if they end between a removal that was undone and its correction.
+        A log has such members if it ends between an undone removal and its correction.
         """
         return [member_id for member_id in {**self.currents, **self.targets} if member_id not in self.metadata]
 
@@ -148,7 +148,7 @@ class StoredGroup:
     # -- changes --
 
     def apply(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> ConsumerGroupValue | None:
-        """Set, or with None delete, the value of a key. Returns the value before.
+        """Set, or with None delete, the value of a key. Returns the previous value.
 
         Raises TypeError if the value is not of the key's type.
         """
@@ -174,9 +174,9 @@ class StoredGroup:
         return before
 
     def reindex(self) -> None:
-        """Index static members and owners again, once all records have been applied.
+        """Rebuild the indexes of static members and owners, after all records were applied.
 
-        Records of a log in which changes were undone may contradict each other for a while, each the last one's.
+        In a log with undone changes, records may contradict each other until the last ones.
         """
         self.static = {metadata.instance_id: key for key, metadata in self.metadata.items() if metadata.instance_id}
         self._owners.clear()

@@ -1,4 +1,4 @@
-"""Assignments in the forms that decisions need, and their conversion from and to records.
+"""Assignments in the forms used by decisions, and their conversion from and to records.
 
 Source: Kafka's ConsumerGroupMember, MemberState, Utils.assignmentFromTopicPartitions.
 """
@@ -11,14 +11,14 @@ from warmlog.broker.groups.modern.target import topic_partitions
 from warmlog.protocol.kafka.consumer_group_records import CurrentAssignment, HeldPartitions
 from warmlog.protocol.kafka.messages.groups.consumer import AssignedPartitions, TopicPartitions
 
-# Topic id to partition to the epoch in which the member got it. Without empty maps; replaced, never changed.
+# By topic id and partition, the epoch in which the member got it. Without empty maps; replaced, never changed.
 Holding: TypeAlias = Mapping[bytes, Mapping[int, int]]
 
 
 class MemberState(IntEnum):
     """States of a member, as records have them (source: Kafka's MemberState)."""
 
-    STABLE = 1  # it has what it is to have in its epoch
+    STABLE = 1  # it has its target in its epoch
     UNREVOKED_PARTITIONS = 2  # it has to give up partitions first, and stays in its epoch
     UNRELEASED_PARTITIONS = 3  # it is in the target's epoch, and waits for partitions that others have
 
@@ -27,7 +27,7 @@ KNOWN_STATES = frozenset(MemberState)
 
 
 class Current(NamedTuple):
-    """What a member has: the record, and its partitions as maps."""
+    """A member's current assignment: the record, and its partitions as maps."""
 
     value: CurrentAssignment
     assigned: Holding
@@ -44,11 +44,11 @@ class Current(NamedTuple):
         return self.value.epoch
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Return whether the member has all that it is to have in this epoch of the target."""
+        """Return whether the member has its whole target of this epoch."""
         return self.value.epoch == epoch and self.value.state == MemberState.STABLE
 
     def partition_epoch(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch in which the member got a partition, None if it does not have it."""
+        """Return the epoch in which the member got a partition; None if it does not have it."""
         for holding in (self.assigned, self.to_revoke):
             epoch = holding.get(topic_id, _NOTHING).get(partition)
             if epoch is not None:
@@ -60,7 +60,7 @@ _NOTHING: Mapping[int, int] = {}
 
 
 def _holding(topics: Iterable[HeldPartitions], member_epoch: int) -> Holding:
-    """Convert the partitions of a record. Where epochs are missing, they are the member's."""
+    """Convert the partitions of a record. Missing epochs are the member's."""
     holding: dict[bytes, dict[int, int]] = {}
     for each in topics:
         epochs = each.epochs
@@ -91,7 +91,7 @@ def assigned_partitions(holding: Holding) -> AssignedPartitions:
 
 
 def owns_any(owned: Sequence[TopicPartitions] | None, holding: Holding) -> bool:
-    """Return whether a member reports any of these partitions, or does not report at all."""
+    """Return whether a member reports any of these partitions, or sends no report."""
     if owned is None:
         return True
     nothing: Mapping[int, int] = {}
@@ -104,7 +104,7 @@ def owns_any(owned: Sequence[TopicPartitions] | None, holding: Holding) -> bool:
 
 
 def owns_only(owned: Sequence[TopicPartitions] | None, holding: Holding) -> bool:
-    """Return whether a member reports, and nothing but some of these partitions."""
+    """Return whether a member sends a report that has only partitions of these."""
     if owned is None:
         return False
     return all(
@@ -113,5 +113,5 @@ def owns_only(owned: Sequence[TopicPartitions] | None, holding: Holding) -> bool
     )
 
 
-#: A member that has joined and received nothing yet.
+#: A member that has joined and has no assignment yet.
 JOINED = Current.of(CurrentAssignment(epoch=0, previous_epoch=-1, state=MemberState.STABLE))

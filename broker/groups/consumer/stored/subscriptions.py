@@ -1,4 +1,4 @@
-"""What a group's members subscribe to: topics by name, regular expressions with the topics that they match, assignors.
+"""The subscriptions of a group's members: topics, regular expressions with matching topics, assignors.
 
 Source: Kafka's ModernGroup (subscribedTopicNames, computeMetadataHash), ConsumerGroup (subscribedRegularExpressions,
 serverAssignors).
@@ -18,11 +18,11 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self.resolved: dict[str, ResolvedRegex] = {}
-        self.topics = SubscribedTopics()  # of members, and of resolved expressions
+        self.topics = SubscribedTopics()  # names of members, and of resolved expressions
         self._regexes: Counter[str] = Counter()  # members per expression
         self._assignors: Counter[str] = Counter()
         self.classic = 0  # members of the classic protocol
-        self._protocols: Counter[str] = Counter()  # of those, per supported protocol
+        self._protocols: Counter[str] = Counter()  # of classic members, per supported protocol
 
     def __contains__(self, topic: object) -> bool:
         return topic in self.topics
@@ -62,7 +62,7 @@ class Subscriptions:
             yield from resolved.topics
 
     def assignor(self, supported: Sequence[str]) -> str:
-        """Return the assignor that most members want; the first of several, and of all without a wish."""
+        """Return the assignor that most members request; the first of several, or of all without requests."""
         return max(supported, key=self._assignors.__getitem__)
 
     def supports_any(self, protocols: Iterable[str]) -> bool:
@@ -81,7 +81,7 @@ class Subscriptions:
             self._assignors[metadata.assignor] += 1
 
     def remove(self, metadata: MemberMetadata) -> None:
-        """Count a member no longer."""
+        """Remove a member from the counts."""
         self.topics.count(metadata.topics, -1)
         self._count_protocols(metadata, -1)
         for counter, name in ((self._regexes, metadata.regex), (self._assignors, metadata.assignor)):

@@ -1,4 +1,4 @@
-"""Members and processes by how much they have to do, while tasks are assigned."""
+"""The loads of members and processes while tasks are assigned."""
 
 from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -11,21 +11,21 @@ T = TypeVar("T")
 class LeastFirst(Generic[T]):
     """A heap that resolves ties as Java's PriorityQueue does.
 
-    Which of several equally loaded members gets a task follows from where they are in the heap, and Python's heap
-    moves elements differently.
+    The position in the heap decides which of several equally loaded members gets a task, and Python's heap moves
+    elements differently.
     """
 
     __slots__ = ("_entries",)
 
     def __init__(self, entries: Iterable[tuple[float, T]] = ()) -> None:
-        """Take items in ascending order of their loads: they are a heap."""
+        """Begin with items in ascending order of their loads, which is a valid heap."""
         self._entries = list(entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def push(self, load: float, item: T) -> None:
-        """Add an item as the last leaf; let it rise above items with a greater load."""
+        """Add an item as the last leaf, and sift it up above items with a greater load."""
         entries = self._entries
         entry = (load, item)
         entries.append(entry)
@@ -39,7 +39,7 @@ class LeastFirst(Generic[T]):
         entries[index] = entry
 
     def pop(self) -> T:
-        """Remove an item with the least load. The last leaf sinks from the root, below items with a smaller load."""
+        """Remove an item with the least load. The last leaf is sifted down from the root below smaller loads."""
         entries = self._entries
         last = entries.pop()
         if not entries:
@@ -58,31 +58,31 @@ class LeastFirst(Generic[T]):
 
 
 class Owner(NamedTuple):
-    """A member that has a task or its state, and its process."""
+    """A member with a task or its state, and the member's process."""
 
     process: "Process"
     member_id: str
 
     @property
     def assigned(self) -> int:
-        """How many tasks it is assigned so far."""
+        """The number of tasks assigned to the member so far."""
         return self.process.counts[self.member_id]
 
 
 class Keeper(NamedTuple):
-    """A member that has the state of a task: with a standby task of it, or as the offset that it reports says."""
+    """A member with the state of a task: it has a standby task of it, or reports an offset of it."""
 
     has_no_standby: bool
     negative_offset: int
     owner: Owner
 
     def rank(self) -> tuple[bool, int]:
-        """Return the key to sort by, the preferred first; of equals, the order stays."""
+        """Return the sort key that puts preferred members first."""
         return self.has_no_standby, self.negative_offset
 
 
 class Process:
-    """A process: its members, in order, and the tasks that they are assigned. Its load is tasks per member.
+    """A process: its members, in order, and their assigned tasks. Its load is the number of tasks per member.
 
     No task is assigned twice within a process, as active or standby task.
     """
@@ -99,16 +99,16 @@ class Process:
         self._by_load: LeastFirst[str] | None = None
 
     def has(self, task: TaskId) -> bool:
-        """Return whether a member of the process is assigned a task."""
+        """Return whether a task is assigned to a member of the process."""
         return task in self._tasks
 
     def give(self, member_id: str, task: TaskId, *, is_active: bool) -> int:
-        """Assign a task to a member; return how many tasks that has."""
+        """Assign a task to a member; return its number of tasks."""
         self._by_load = None
         return self._give(member_id, task, is_active=is_active)
 
     def give_to_least_loaded(self, task: TaskId, *, is_active: bool) -> int:
-        """Assign a task to a member with the fewest tasks; return how many that has."""
+        """Assign a task to a member with the fewest tasks; return its number of tasks."""
         by_load = self._by_load
         if by_load is None:
             by_load = self._by_load = self._members_by_load()

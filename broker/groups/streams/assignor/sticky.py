@@ -1,19 +1,19 @@
-"""The assignor `sticky`: tasks stay where they are or where their state is, as far as members stay equally loaded.
+"""The assignor `sticky`: tasks stay with their members, or with their states, as far as loads stay equal.
 
 1.  An active task stays with its member.
-2.  Failing that, it goes to a member that has its state: with a standby task of it or, failing that, to one that
-    reports an offset of it, the higher the better; but to a less loaded one among these.
-3.  What remains goes, subtopology by subtopology, to processes with the fewest tasks per member, and in these to the
-    member with the fewest tasks. A group that begins hence has similar partitions of all subtopologies at one member.
+2.  Otherwise, it goes to a member that has its state: to one with a standby task of it or, failing that, to one that
+    reports an offset of it, the higher the better; a less loaded one of these is preferred.
+3.  Remaining tasks go, subtopology by subtopology, to processes with the fewest tasks per member, and in these to the
+    member with the fewest tasks. So members of a new group have similar partitions of all subtopologies.
 4.  A standby task goes to the member that had the active task, else to a member that has its state, as in 2, else to
-    the least loaded process; never to a process that has the task already. If there are fewer processes than replicas,
+    the least loaded process; never to a process that already has the task. If there are fewer processes than replicas,
     replicas are left out.
 
 In 1, 2 and 4 a member gets tasks up to its quota: tasks divided by members, rounded up, and recomputed without the
 members that have reached it. Racks and client tags are ignored, and there are no warm-up tasks.
 
-Members and processes are considered in the order of their ids. Kafka takes them as its hash maps have them, and is
-equal to this where the orders are.
+Members and processes are considered in the order of their ids. Kafka uses the order of its hash maps; its assignments
+are equal where the orders are.
 
 Source: org.apache.kafka.coordinator.group.streams.assignor.StickyTaskAssignor, ProcessState (4.4.0).
 """
@@ -31,10 +31,10 @@ NO_OFFSETS: Mapping[TaskId, int] = MappingProxyType({})
 
 
 class TaskMember(NamedTuple):
-    """A member as the assignor sees it.
+    """A member, as input of the assignor.
 
-    `tasks`: its current tasks, not its target. `offsets`: as last reported (`StreamsGroupHeartbeat`) for its tasks and
-    for states that it still keeps; they are not stored.
+    `tasks`: its current tasks, not its target. `offsets`: the last reported ones (`StreamsGroupHeartbeat`) of its tasks
+    and of states that it still keeps; they are not stored.
     """
 
     process_id: str
@@ -47,17 +47,17 @@ class Subtopology(Protocol):
 
     @property
     def number_of_tasks(self) -> int:
-        """Its tasks have the numbers from 0."""
+        """The number of tasks, which are numbered from 0."""
 
     @property
     def is_stateful(self) -> bool:
-        """Whether it has a changelog; tasks without state have no standby tasks."""
+        """Whether it has a changelog; stateless tasks have no standby tasks."""
 
 
 def assign_tasks(
     members: Mapping[str, TaskMember], subtopologies: Mapping[str, Subtopology], standby_replicas: int = 0
 ) -> Generator[None, None, dict[str, Tasks]]:
-    """Return tasks for each member: each active task once, and up to `standby_replicas` standby tasks of it.
+    """Return the tasks of each member: each active task once, and up to `standby_replicas` standby tasks of it.
 
     `standby_replicas`: the group's `num.standby.replicas`. Yields at least every millisecond.
     """
@@ -67,7 +67,7 @@ def assign_tasks(
 
 
 class _Quota:
-    """The number of tasks up to which a member keeps what it has."""
+    """The number of tasks up to which a member keeps its own."""
 
     __slots__ = ("_members", "_tasks", "value")
 
@@ -77,7 +77,7 @@ class _Quota:
         self.value = -(-tasks // members)
 
     def count(self, tasks: int) -> None:
-        """Compute the quota of the others if a member's number of tasks has reached it."""
+        """Recompute the quota of the others if a member's number of tasks has reached it."""
         if tasks == self.value:
             self._members -= 1
             self._tasks -= tasks
@@ -99,7 +99,7 @@ class _Assignment:
         self._quota = _Quota(active + standby_replicas * sum(self._stateful.values()), len(members))
         self._processes: list[Process] = []
         self._actives: dict[TaskId, Owner] = {}
-        self._keepers: dict[TaskId, list[Keeper]] = {}  # who has its state, in the order of preference
+        self._keepers: dict[TaskId, list[Keeper]] = {}  # members with a task's state, in the order of preference
         self._pace = Pace()
 
     def assign(self) -> Generator[None, None, dict[str, Tasks]]:
@@ -111,7 +111,7 @@ class _Assignment:
         return (yield from self._assigned())
 
     def _read(self) -> Generator[None, None, None]:
-        """Read who has which task, and which member is of which process."""
+        """Read which member has which task and belongs to which process."""
         in_order = sorted(self._members)
         by_process: dict[str, list[str]] = {}
         for member_id in in_order:
@@ -136,7 +136,7 @@ class _Assignment:
                 yield
 
     def _read_tasks(self, member: TaskMember, owner: Owner) -> Generator[None, None, None]:
-        """Record which tasks a member has, and of which tasks it has the state."""
+        """Record a member's tasks, and the tasks whose state it has."""
         for task in task_ids(member.tasks.active):
             self._actives[task] = owner
             if self._pace.due():
@@ -184,7 +184,7 @@ class _Assignment:
                 yield
 
     def _keep_active(self, task: TaskId, owner: Owner | None) -> bool:
-        """Assign an active task to a member that has it, unless that has reached the quota of active tasks."""
+        """Assign an active task to a member that has it, unless the member has reached the quota of active tasks."""
         if owner is None or owner.assigned >= self._active_quota.value:
             return False
         self._count(owner.process.give(owner.member_id, task, is_active=True), is_active=True)
@@ -212,7 +212,7 @@ class _Assignment:
                     break
 
     def _keep_standby(self, task: TaskId) -> bool:
-        """Assign a standby task to a member that had the task, if that may have it and has not reached its quota."""
+        """Assign a standby task to a member that had the task, if it may have it and is below its quota."""
         owner = self._actives.get(task)
         if owner is None or owner.process.has(task) or not self._is_below_quota(owner):
             owner = _least_loaded(self._keepers.get(task), task)
@@ -224,7 +224,7 @@ class _Assignment:
     def _give_standby(self, task: TaskId, by_load: LeastFirst[Process]) -> tuple[int, bool]:
         """Assign a standby task to the least loaded process without the task.
 
-        Returns how many processes were considered, and whether there is one.
+        Returns how many processes were considered, and whether one was possible.
         """
         passed: list[Process] = []
         is_given = False
@@ -242,7 +242,7 @@ class _Assignment:
         return owner.assigned < self._quota.value
 
     def _count(self, tasks: int, *, is_active: bool) -> None:
-        """Note how many tasks a member has that was just given one."""
+        """Record the number of tasks of a member that has just got one."""
         if is_active:
             self._active_quota.count(tasks)
         self._quota.count(tasks)
@@ -297,9 +297,9 @@ def _by_subtopology_reversed(sizes: dict[str, int]) -> Iterator[TaskId]:
 
 
 def _least_loaded(keepers: Sequence[Keeper] | None, task: TaskId | None) -> Owner | None:
-    """Return the first member that has the state, or a later one if it and its process have less to do.
+    """Return the first member that has the state, or a later one if it and its process have a smaller load.
 
-    With a task, members are passed over whose process has it.
+    With a task, members whose process has the task are skipped.
     """
     chosen: Owner | None = None
     for _, _, owner in keepers or ():

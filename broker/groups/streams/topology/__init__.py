@@ -1,5 +1,5 @@
-"""Topologies fitted to the topics that exist: how many tasks there are, and which topics are missing.
+"""Fit topologies to the existing topics: the number of tasks, and missing topics.
 
-Start reading in `configured.py`; `partition_counts.py` decides how many partitions topics are to have. `endpoints.py`
-lists the partitions whose state is at a member.
+Start with `configured.py`; `partition_counts.py` decides the numbers of partitions. `endpoints.py` lists the partitions
+whose state is at a member.
 """

@@ -1,10 +1,10 @@
-"""A topology fitted to the topics that exist.
+"""A topology fitted to the existing topics.
 
     sources exist?                 no: MISSING_SOURCE_TOPICS
     numbers of partitions decided  contradictory: INCORRECTLY_PARTITIONED_TOPICS
     internal topics exist?         with another number: INCORRECTLY_PARTITIONED_TOPICS, no: MISSING_INTERNAL_TOPICS
 
-Tasks are assigned only if there is no problem. If internal topics are missing, all else is known: they can be created.
+Tasks are assigned only if there is no problem. If only internal topics are missing, they can be created.
 
 Source: Kafka's InternalTopicManager, ConfiguredTopology (4.4.0).
 """
@@ -37,8 +37,8 @@ from warmlog.protocol.kafka.messages.groups.streams_descriptions import (
 from warmlog.protocol.request import NewTopic
 
 DEFAULT_REPLICATION = -1
-SHOWN_TOPICS = 3  # of those that a status names
-MAX_TASKS = 20_000  # of a topology: one member that gets all of them takes the event loop for 7 ms
+SHOWN_TOPICS = 3  # topics named in a status
+MAX_TASKS = 20_000  # tasks of a topology: a single member that gets all of them holds the event loop for 7 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,11 @@ class ConfiguredSubtopology:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether its tasks have a state, of which there can be replicas."""
+        """Whether its tasks have a state, which can be replicated."""
         return bool(self.changelogs)
 
     def described(self, subtopology_id: str) -> DescribedSubtopology:
-        """Return it as StreamsGroupDescribe shows it, with the decided numbers of partitions."""
+        """Return it in the form of StreamsGroupDescribe, with the decided numbers of partitions."""
         return DescribedSubtopology(
             subtopology_id=subtopology_id,
             sources=tuple(sorted(self.sources)),
@@ -69,10 +69,10 @@ class ConfiguredSubtopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredTopology:
-    """What becomes of a topology with the topics that there are.
+    """The result of fitting a topology to the existing topics.
 
     metadata_hash: of the topics that it was configured with (`SubscribedTopics.hash`).
-    subtopologies: by id, in order; none if sources are missing or topics incorrectly partitioned.
+    subtopologies: by id, in order; empty if sources are missing or topics are incorrectly partitioned.
     missing: the internal topics to create, by name.
     """
 
@@ -89,10 +89,10 @@ class ConfiguredTopology:
 
 
 def configure(topology: Topology, topics: NamedTopics, metadata_hash: int) -> ConfiguredTopology:
-    """Fit a topology to the topics that exist.
+    """Fit a topology to the existing topics.
 
-    Raises InvalidTopologyError for a topology that fits no topics. Where Kafka fails with UNKNOWN_SERVER_ERROR (two
-    subtopologies with one id, indexes beyond a list), this is raised, too.
+    Raises InvalidTopologyError for a topology that cannot fit any topics, also where Kafka fails with
+    UNKNOWN_SERVER_ERROR (two subtopologies with one id, indexes beyond a list).
     """
     try:
         subtopologies = _configured(topology, topics)
@@ -115,7 +115,7 @@ def configure(topology: Topology, topics: NamedTopics, metadata_hash: int) -> Co
 
 
 def required_topics(topology: Topology) -> frozenset[str]:
-    """Return the topics by whose metadata a topology is configured: sources, repartition topics and changelogs."""
+    """Return the topics whose metadata a topology depends on: sources, repartition topics and changelogs."""
     return frozenset(
         name
         for subtopology in topology.subtopologies
@@ -181,7 +181,7 @@ def _copartition_groups(subtopology: Subtopology) -> list[frozenset[str]]:
 
 
 def _decided(topics: Iterable[InternalTopic], decided: Mapping[str, int]) -> dict[str, InternalTopic]:
-    """Return internal topics by name, with the decided number of partitions where the application fixed none."""
+    """Return internal topics by name; where the application fixed no number of partitions, the decided one is set."""
     named = {}
     for topic in topics:
         partitions = topic.partitions or decided[topic.topic]

@@ -1,4 +1,4 @@
-"""The partitions whose state is at a member, for interactive queries to its endpoint.
+"""List the partitions whose state is at a member, for interactive queries to its endpoint.
 
 Source: Kafka's EndpointToPartitionsManager (4.4.0).
 """
@@ -14,7 +14,7 @@ from warmlog.protocol.kafka.messages.groups.streams import Endpoint, EndpointPar
 def endpoint_partitions(
     endpoint: Endpoint, tasks: Tasks, subtopologies: Mapping[str, ConfiguredSubtopology], topics: Topics
 ) -> EndpointPartitions:
-    """Return the partitions of the sources of a member's tasks; those of standby and warm-up tasks together.
+    """Return the source partitions of a member's active tasks, and those of its standby and warm-up tasks.
 
     Tasks of subtopologies that the topology no longer has, and topics that do not exist, are left out.
     """

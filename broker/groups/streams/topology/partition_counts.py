@@ -1,12 +1,12 @@
-"""How many partitions the internal topics of a topology are to have.
+"""Decide the numbers of partitions of a topology's internal topics.
 
-1.  A repartition topic has the number of partitions that the application fixed, otherwise that of its busiest source:
-    the largest number of partitions of a topic that a subtopology reads that writes to it.
+1.  A repartition topic has the number of partitions that the application fixed, otherwise that of its largest source:
+    the largest number of partitions of any topic read by a subtopology that writes to it.
 2.  Topics of a copartition group have the same number: that of the topics from outside, or, if there are only
     repartition topics, the one that is fixed or the largest.
 3.  A changelog has as many partitions as its subtopology has tasks.
 
-Where a number is derived before all of what it depends on is known, the order of subtopologies matters, as in Kafka.
+If a number is derived before everything it depends on is known, the order of subtopologies matters, as in Kafka.
 
 Source: Kafka's RepartitionTopics, CopartitionedTopicsEnforcer, ChangelogTopics (4.4.0).
 """
@@ -18,15 +18,15 @@ from typing import TypeAlias
 from warmlog.broker.groups.streams.topology.problems import InvalidTopologyError, incorrectly_partitioned
 from warmlog.protocol.kafka.messages.groups.streams import Subtopology
 
-#: Returns the number of partitions of a topic that exists or that is decided; None if it is neither.
+#: Returns the existing or decided number of partitions of a topic; None if there is neither.
 PartitionsOf: TypeAlias = Callable[[str], int | None]
 
 
 def repartition_counts(subtopologies: Sequence[Subtopology], partitions_of: PartitionsOf) -> dict[str, int]:
     """Return the number of partitions of each repartition topic.
 
-    `partitions_of` knows all topics from outside. Raises InvalidTopologyError for topics that are written only by tasks
-    that read them, and for those that are read and never written.
+    `partitions_of` knows all external topics. Raises InvalidTopologyError for topics that are written only by tasks
+    that read them, and for topics that are read and never written.
     """
     counts = {
         topic.topic: topic.partitions
@@ -38,7 +38,7 @@ def repartition_counts(subtopologies: Sequence[Subtopology], partitions_of: Part
     for position, subtopology in enumerate(subtopologies):
         for topic in subtopology.repartition_sources:
             readers.setdefault(topic.topic, []).append(position)
-    # Subtopologies are visited in order, in as many rounds as are needed: those whose sources changed since the last.
+    # Subtopologies are visited in order and in rounds; later rounds visit those whose sources have changed.
     visits = [(0, position) for position in range(len(subtopologies))]
     heapify(visits)
     while visits:
@@ -46,7 +46,7 @@ def repartition_counts(subtopologies: Sequence[Subtopology], partitions_of: Part
         decided = _decide_sinks(subtopologies[position], counts, partitions_of)
         for topic_name in decided:
             for reader in readers.get(topic_name, ()):
-                if round_number or reader <= position:  # later ones of the first round come anyway
+                if round_number or reader <= position:  # later ones are still visited in the first round
                     heappush(visits, (round_number + (reader <= position), reader))
     if any(sink not in counts for subtopology in subtopologies for sink in subtopology.repartition_sinks):
         raise InvalidTopologyError(
@@ -62,7 +62,7 @@ def repartition_counts(subtopologies: Sequence[Subtopology], partitions_of: Part
 
 
 def _decide_sinks(subtopology: Subtopology, counts: dict[str, int], partitions_of: PartitionsOf) -> list[str]:
-    """Set the numbers of the topics that a subtopology writes to, if one of its sources is known; return the topics."""
+    """Set the numbers of the topics that a subtopology writes to, if a source is known; return these topics."""
     undecided = [sink for sink in dict.fromkeys(subtopology.repartition_sinks) if sink not in counts]
     if not undecided:
         return []
@@ -79,7 +79,7 @@ class Copartitioning:
     """The rule that topics of a copartition group have the same number of partitions."""
 
     def __init__(self, fixed: Collection[str], flexible: Collection[str], partitions_of: PartitionsOf) -> None:
-        """Take the repartition topics whose numbers are fixed by the application, and the others."""
+        """Begin with repartition topics whose numbers the application fixed, and with the others."""
         self._fixed = frozenset(fixed)
         self._repartition = self._fixed.union(flexible)
         self._partitions_of = partitions_of
@@ -89,7 +89,7 @@ class Copartitioning:
         """Return the number of partitions for each repartition topic of a group.
 
         Raises TopicsError if topics of the group cannot have the same number. If the group has only repartition topics,
-        all topics with a fixed number count, those of other groups, too.
+        all topics with a fixed number count, including those of other groups.
         """
         counts = {topic: self._count(topic) for topic in group}
         repartition = {topic: count for topic, count in counts.items() if topic in self._repartition}
@@ -136,7 +136,7 @@ def changelog_counts(subtopologies: Iterable[Subtopology], partitions_of: Partit
 
 
 def number_of_tasks(subtopology: Subtopology, partitions_of: PartitionsOf) -> int:
-    """Return the number of tasks of a subtopology: the largest number of partitions that one of its sources has.
+    """Return the number of tasks of a subtopology: the largest number of partitions of any of its sources.
 
     Raises InvalidTopologyError without a source.
     """

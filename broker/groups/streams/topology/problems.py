@@ -1,4 +1,4 @@
-"""What is wrong with a topology, or with the topics that it needs."""
+"""Problems of a topology, or of the topics that it needs."""
 
 from typing import NamedTuple
 
@@ -6,18 +6,18 @@ from warmlog.broker.groups.streams.status import Status
 
 
 class InvalidTopologyError(Exception):
-    """The topology makes no sense, whatever topics there are (Kafka's StreamsInvalidTopologyException)."""
+    """The topology is invalid regardless of the topics (Kafka's StreamsInvalidTopologyException)."""
 
 
 class TopicProblem(NamedTuple):
-    """Why the tasks of a topology cannot run: as a status of the group, with its explanation."""
+    """The reason why the tasks of a topology cannot run, as a group status with an explanation."""
 
     status: Status
     detail: str
 
 
 class TopicsError(Exception):
-    """The topics that exist do not fit the topology."""
+    """The existing topics do not fit the topology."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
