@@ -1,4 +1,4 @@
-"""Request handlers: values in, values out; they never see sockets or wire formats.
+"""Request handlers: values in, values out, without sockets or wire formats.
 
 Start with `dispatch`, which passes each request and its `context` to a handler. Each subfolder is a request family.
 """

@@ -1,4 +1,4 @@
-"""What the sender of a request may do: the authorizer, asked for one session."""
+"""The rights of a request's sender, by the authorizer."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -47,7 +47,7 @@ _REFUSALS: Final = {
 
 
 class Access:
-    """The rights of a session, as of now. Make a new one for each request."""
+    """The current rights of a session. Make a new object for each request."""
 
     __slots__ = ("_authorizer", "_decisions", "revision")
 
@@ -62,7 +62,7 @@ class Access:
         return self._authorizer.allows(self._decisions, operation, resource_type, name)
 
     def note_writable(self, topic: str) -> None:
-        """Keep that the session may write to a topic, for as long as its decisions are valid."""
+        """Cache that the session may write to a topic, as long as its decisions are valid."""
         self._authorizer.note_writable(self._decisions, topic)
 
     def topic(self, operation: Operation, name: str) -> bool:
@@ -91,18 +91,18 @@ class Access:
             raise refusal(operation, resource_type)
 
     def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the operations that are allowed on a resource, as the bits of "authorized operations"."""
+        """Return the allowed operations on a resource as the bit field "authorized operations"."""
         supported: Iterable[Operation] = OPERATIONS[resource_type]
         return sum(1 << operation for operation in supported if self.may(operation, resource_type, name))
 
 
 def refusal(operation: Operation, resource_type: ResourceType) -> RequestError:
-    """Return the error for a request that lacks a right. It names no resource."""
+    """Return the error for a missing right, without the name of a resource."""
     code, message = lacking(operation, resource_type).values()
     return RequestError(code, message)
 
 
 def lacking(operation: Operation, resource_type: ResourceType) -> dict[str, Any]:
-    """Return the fields `error` and `message` of a result that lacks a right."""
+    """Return the fields `error` and `message` of a result for a missing right."""
     code, what = _REFUSALS[resource_type]
     return {"error": code, "message": f"not authorized: {operation.name} on the {what}"}

@@ -4,10 +4,10 @@ The first of these that applies:
 1. The listener's entry in `advertised.listeners`.
 2. `localhost`, for a client that reached a container through its default gateway: it used a port that the container
    engine maps on the host, so it runs on the host, from where the container's own address is not reachable.
-3. The local address of the client's socket: the client has connected to it, so it can again.
+3. The local address of the client's socket, to which the client can evidently connect.
 
 The second rule is correct only for clients on the host and for a port mapped to the same number. So the first such
-client is logged, with the setting that replaces the guess.
+client is logged, with the setting that overrides the guess.
 """
 
 import logging
@@ -70,7 +70,7 @@ class Advertised:
 def described_brokers(
     catalog: Catalog, node_id: int, advertised: Advertised, session: Session
 ) -> tuple[KafkaBrokerMetadata, ...]:
-    """Return the brokers that a client can reach over its listener: this one at the address that it connected to."""
+    """Return the brokers that a client can reach over its listener, this one at the address that it connected to."""
     described = [
         _described(broker, advertised.of(session) if broker.node_id == node_id else _address(broker, session))
         for broker in catalog.brokers()
@@ -79,7 +79,7 @@ def described_brokers(
 
 
 def described_fenced(catalog: Catalog, session: Session) -> tuple[KafkaBrokerMetadata, ...]:
-    """Return the brokers that are registered and not alive, at the addresses that they had."""
+    """Return the brokers that are registered but not alive, with their last addresses."""
     described = [_described(broker, _address(broker, session), is_fenced=True) for broker in catalog.fenced()]
     return tuple([each for each in described if each is not None])
 

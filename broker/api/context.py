@@ -1,7 +1,7 @@
 """The context of a request: its session, its version, and its share of the event loop's time.
 
-The `Dispatcher` passes it to every handler of both protocols, including produce and fetch. What depends on the sender
-of a request (authorization, quotas, tracing) belongs there.
+The `Dispatcher` passes it to every handler of both protocols, including produce and fetch. Everything that depends on
+the sender of a request (authorization, quotas, tracing) belongs there.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable
@@ -20,13 +20,13 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """A connection's session; also the key for state that other modules keep for the connection.
+    """A connection's session; also the key of other modules' state about the connection.
 
     `peer` and `local` are (host, port): the client's address, and the broker's address to which it connected.
-    `client_id` is the most recent one. `protocol_version` is None before hello (native listener only). `introduced` are
-    the producers and transactional ids that were unknown before (`broker.api.newcomers`). `login` is None on a listener
-    without SASL. `worked_s` is time that its requests have taken of the loop and of workers, until that is charged to a
-    quota; `throttle_ms` is for how long it has to pause after the request that is being handled.
+    `client_id` is the most recent one. `protocol_version` is None before hello (native listener only). `introduced`
+    counts the producers and transactional ids that it created (`broker.api.newcomers`). `login` is None on a listener
+    without SASL. `worked_s` is the time that its requests have taken on the loop and in workers and that is not yet
+    charged to a quota; `throttle_ms` is how long it has to pause after the current request.
     """
 
     listener: str
@@ -36,14 +36,14 @@ class Session:
     client_id: str = ""
     protocol_version: int | None = None
     introduced: set[str | int] = field(default_factory=set)
-    decisions: Decisions | None = None  # what the authorizer has decided for it
+    decisions: Decisions | None = None  # the authorizer's decisions for it
     login: Login | None = None
     worked_s: float = 0.0
     throttle_ms: int = 0
 
     @property
     def holder(self) -> str:
-        """Whose share the memory of its groups counts in: the principal's, if the listener has authenticated one."""
+        """The holder whose share its groups' memory counts in: the principal if authenticated, else the address."""
         return self.peer[0] if self.principal == ANONYMOUS else str(self.principal)
 
     @property
@@ -53,7 +53,7 @@ class Session:
 
 
 class _Timed(Awaitable[A]):
-    """Run a coroutine step by step: time in which it waits does not count."""
+    """Measures the running time of a coroutine, without its waits."""
 
     __slots__ = ("_clock", "_session", "_work")
 
@@ -92,13 +92,13 @@ class Context:
 
     def __init__(self, session: Session, pacer: Pacer) -> None:
         self.session = session
-        self.version = 0  # of the API (Kafka) or of the protocol (native)
-        self.subject = ""  # for the audit log: the name of what is changed, where the request does not have it
+        self.version = 0  # version of the API (Kafka) or of the protocol (native)
+        self.subject = ""  # for the audit log: the name of the changed object, if the request does not have it
         self._pacer = pacer
-        self._clock = pacer.clock  # looked up once: a loop reads it for each of its items
+        self._clock = pacer.clock  # stored, because loops read it for each item
         self._piece_end = 0.0
-        self._pieces = 0  # that are over
-        self._slot: Slot | None = None  # of the long requests
+        self._pieces = 0  # number of finished pieces
+        self._slot: Slot | None = None  # whether it counts as a long request
 
     def start(self) -> None:
         """Begin the first piece of the request. Called by the dispatcher."""
@@ -116,11 +116,11 @@ class Context:
 
     @property
     def is_piece_over(self) -> bool:
-        """Whether to `pause`: for short loops, where awaiting `checkpoint` each time costs as much as the work."""
+        """Whether to `pause`. For tight loops, where awaiting `checkpoint` each time would cost as much as the work."""
         return self._clock() >= self._piece_end
 
     async def pause(self) -> None:
-        """Yield to other tasks, then begin another piece; a long request waits until few others are as long."""
+        """Yield to other tasks, then begin another piece; a long request may have to wait for other long ones."""
         self._pieces += 1
         if self._slot is None and self._pieces >= SHORT_PIECES:
             self._slot = await self._pacer.long_requests.acquire(self.session)
@@ -128,15 +128,15 @@ class Context:
         self._piece_end = self._pacer.piece_end()
 
     def end(self) -> None:
-        """Count no longer as a long request: its reply is encoded, or waits for something else."""
+        """Stop counting as a long request: its reply is encoded, or it waits for something else."""
         if self._slot is not None:
             slot, self._slot = self._slot, None
             self._pacer.long_requests.release(slot)
 
     async def wait(self, answer: Awaitable[A]) -> A:
-        """Wait for something that other tasks do; what they take does not count as this request's work.
+        """Wait for other tasks; their time does not count as this request's work.
 
-        An answer within a piece counts as work: a thousand answers without any waiting must not form one piece.
+        A result within a piece counts as work: a thousand results without any waiting must not form one piece.
         """
         self.end()
         began = self._clock()
@@ -150,7 +150,7 @@ class Context:
         return _Timed(work, self.session, self._clock)
 
     async def in_worker(self, work: Callable[[], A], size: int) -> A:
-        """Run work that cannot be split in a worker, in turn with that of other connections. `size` grows with it."""
+        """Run indivisible work in a worker, in turn with other connections. `size` grows with the work."""
         return await self._pacer.in_worker(work, self.session, size)
 
     async def map(self, function: Callable[..., A], *arguments: Iterable[Any]) -> tuple[A, ...]:
@@ -163,7 +163,7 @@ class Context:
         return tuple(results)
 
     async def answer(self, answer: Callable[[Q], A], questions: Iterable[Q]) -> tuple[A, ...]:
-        """Return the answer to each question in order, computed in pieces and once for equal questions.
+        """Return the answer to each question in order, computed in pieces, and once for equal questions.
 
         `answer` must be cheap and without side effects.
         """
@@ -191,7 +191,7 @@ class Context:
         return tuple(given)
 
     async def repeated(self, keys: Iterable[Q]) -> set[Q]:
-        """Return the keys that occur more than once, found in pieces."""
+        """Return the keys that occur more than once, computed in pieces."""
         seen: set[Q] = set()
         repeated: set[Q] = set()
         for key in keys:
@@ -202,7 +202,7 @@ class Context:
         return repeated
 
     async def empty(self, values: dict[Q, Any] | set[Q] | list[Any]) -> None:
-        """Clear a container in pieces: freeing 100,000 objects at once takes several milliseconds."""
+        """Clear a container in pieces: freeing 100,000 objects in one step takes several milliseconds."""
         while values:
             if isinstance(values, dict):
                 values.popitem()

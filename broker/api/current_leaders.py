@@ -1,6 +1,6 @@
-"""Name the leader, and its address, to clients that asked another broker (KIP-951).
+"""Return the leader and its address to clients that sent a request to another broker (KIP-951).
 
-They go on there at once, instead of asking for metadata first. Source: kafka.server.KafkaApis.getCurrentLeader.
+They continue there immediately, without refreshing metadata first. Source: kafka.server.KafkaApis.getCurrentLeader.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from warmlog.protocol.kafka.messages.records.produce import KafkaProduceResponse
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.response import FetchedPartition, ProducedPartition, ProduceResponse
 
-MAX_PARTITIONS = 512  # of a response; with more, clients ask for metadata, as older ones do
+MAX_PARTITIONS = 512  # partitions of a response; with more, clients refresh metadata, as older ones do
 _IN_FETCHES = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -30,7 +30,7 @@ class CurrentLeaders:
         self._advertised = advertised
 
     def in_produce(self, response: ProduceResponse, session: Session) -> ProduceResponse:
-        """Return a response that names the leaders of partitions that this broker does not lead."""
+        """Add the leaders of partitions that this broker does not lead to a response."""
         if session.is_native or len(response.partitions) > MAX_PARTITIONS:
             return response
         if all(partition.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER for partition in response.partitions):
@@ -40,7 +40,7 @@ class CurrentLeaders:
         return KafkaProduceResponse(partitions=tuple(produced), nodes=self.nodes(leaders, session))
 
     def in_fetch(self, response: KafkaFetchResponse, session: Session) -> KafkaFetchResponse:
-        """Return a response that names the leaders of partitions that this broker does not lead."""
+        """Add the leaders of partitions that this broker does not lead to a response."""
         if len(response.partitions) > MAX_PARTITIONS or all(
             partition.error not in _IN_FETCHES for partition in response.partitions
         ):
@@ -50,7 +50,7 @@ class CurrentLeaders:
         return replace(response, partitions=tuple(fetched), nodes=self.nodes(leaders, session))
 
     def of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, PartitionInfo]:
-        """Return the leaders of partitions, as far as they have any; none if there are too many partitions."""
+        """Return the leaders of partitions that have one; none if there are too many partitions."""
         wanted = list(partitions)
         if len(wanted) > MAX_PARTITIONS:
             return {}

@@ -28,7 +28,7 @@ from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceRespo
 
 logger = logging.getLogger(__name__)
 
-# Requests of brokers, besides those with the id of a replica, and of logins.
+# Requests of brokers (besides those with a replica id) and of logins.
 EXEMPT = frozenset({"write_txn_markers", "sasl_handshake", "sasl_authenticate", "authenticate"})
 DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
 
@@ -50,10 +50,10 @@ class Dispatcher:
         audit: AuditLog | None = None,
         forget: Callable[[Session], None] | None = None,
     ) -> None:
-        """Let `producers` decide which are introduced, and `guard`, with an authorizer, who may ask what.
+        """Dispatch to these handlers. `producers` limits new producers; `guard` checks rights, with an authorizer.
 
-        `leaders`: of a cluster, for clients that ask another broker. `audit`: records changes and refusals. `forget`:
-        is called with each connection that has closed.
+        `leaders`: of a cluster, for clients that use another broker. `audit` records changes and refusals. `forget` is
+        called with each closed connection.
         """
         self._forget = forget
         self._guard = guard
@@ -85,7 +85,7 @@ class Dispatcher:
         return self._begin(request, context)
 
     def _begin_guarded(self, guard: Guard, request: ProduceRequest, context: Context) -> produce.Produce | None:
-        """Queue what the sender may write."""
+        """Queue the batches that the sender may write."""
         if len(request.partitions) > produce.PIECE:
             return None
         refused = guard.refused_produce(request, context)
@@ -106,7 +106,7 @@ class Dispatcher:
     async def begin_large_produce(
         self, request: ProduceRequest, context: Context, write: Callable[[], None]
     ) -> produce.Produce:
-        """Queue a request that names many partitions, begins a transaction in one, or needs a topic to be created.
+        """Queue a request with many partitions, or that begins a transaction or needs a topic to be created.
 
         Calls `write` (`Writer.write_queued`) after each piece.
         """
@@ -132,7 +132,7 @@ class Dispatcher:
             self._audit.refused("produce", request, response, context.session)
 
     def fetch_now(self, request: FetchRequest, context: Context) -> Fetch | FetchResponse | ErrorResponse:
-        """Serve from the data available now, or return a pending `Fetch`; `Fetch.abandon` gives it up."""
+        """Serve from the data available now, or return a pending `Fetch`; `Fetch.abandon` cancels it."""
         context.start()
         denials = 0 if self._audit is None else _denials(context.session)
         began = perf_counter() if self._quotas.is_on else 0.0
@@ -150,7 +150,7 @@ class Dispatcher:
     def fetch_again(
         self, fetch: Fetch, context: Context, *, is_over: bool = False
     ) -> Fetch | FetchResponse | ErrorResponse:
-        """Resume a pending fetch that was woken or has timed out; it may be pending again."""
+        """Resume a pending fetch after a notification or its timeout; it may be pending again."""
         began = perf_counter() if self._quotas.is_on else 0.0
         try:
             return self._with_leaders(fetch.resume(is_over=is_over), context)
@@ -186,7 +186,7 @@ class Dispatcher:
     async def handle(self, request: Request, context: Context) -> Response:
         """Answer any other request. An unexpected exception is logged and answered with UNKNOWN_SERVER_ERROR.
 
-        Sets `throttle_ms` of the session of a client that has to pause.
+        Sets the session's `throttle_ms` if the client has to pause.
         """
         if not self._quotas.is_on:
             return await self._handle(request, context)
@@ -225,7 +225,7 @@ def _denials(session: Session) -> int:
 
 
 def _is_exempt(request: Request, session: Session) -> bool:
-    """Return whether the time of a request is not charged: a broker's, or of a login whose user is not known yet."""
+    """Return whether a request's time is not charged: it is a broker's, or a login, whose user is not known yet."""
     is_known = session.login is None or session.login.principal is not None
     return request.api in EXEMPT or not is_known or getattr(request, "replica_id", NO_REPLICA) >= 0
 

@@ -25,7 +25,7 @@ MAX_MESSAGE_LENGTH = 480  # characters, of at most four bytes each
 
 
 class RequestError(ProtocolError):
-    """A request that is refused because of its content, with Kafka's error code."""
+    """A request was refused because of its content, with Kafka's error code."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ def describe(error: Exception) -> tuple[ErrorCode, str]:
 
 
 def shortened(message: str) -> str:
-    """Truncate a message that quotes a long part of a request, where a string may have 32,767 bytes."""
+    """Truncate a message that quotes a long part of a request; a string of the protocol may have 32,767 bytes."""
     if len(message) <= MAX_MESSAGE_LENGTH:
         return message
     return f"{message[:MAX_MESSAGE_LENGTH]}... ({len(message):,} characters)"

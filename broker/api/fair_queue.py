@@ -1,4 +1,4 @@
-"""Let connections take turns at a scarce resource, in the order of `FairOrder`."""
+"""Share a scarce resource between connections in the order of `FairOrder`."""
 
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from warmlog.broker.partitions.fair_order import FairOrder, Work
 
 
 class Slot:
-    """A slot that is held, or waited for."""
+    """A slot that is held or requested."""
 
     __slots__ = ("began_at", "granted", "work")
 
@@ -21,7 +21,7 @@ class Slot:
 
 
 class FairQueue:
-    """A number of slots, and the connections that wait for one. Used on the event loop only."""
+    """A number of slots, and the connections waiting for one. Used on the event loop only."""
 
     __slots__ = ("_clock", "_free", "_order")
 
@@ -40,7 +40,7 @@ class FairQueue:
             self.release(held)
 
     async def acquire(self, who: Hashable, size: float = 0.0) -> Slot:
-        """Wait for a slot, to be given back to `release`."""
+        """Wait for a slot; `release` must follow."""
         slot = Slot()
         self._order.add(who, slot, size)
         self._grant()
@@ -56,7 +56,7 @@ class FairQueue:
         return slot
 
     def release(self, slot: Slot) -> None:
-        """Give a slot back."""
+        """Return a slot."""
         assert slot.work is not None
         self._order.served(slot.work, self._clock() - slot.began_at)
         self._free += 1

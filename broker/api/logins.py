@@ -1,4 +1,4 @@
-"""What the logins of all listeners share: a worker that checks secrets, a metric, and log lines."""
+"""Shared by the logins of all listeners: a worker that checks secrets, a metric, and log lines."""
 
 import logging
 from collections import Counter
@@ -17,13 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class Logins:
-    """Checks passwords and tokens in one worker, by turns of addresses. Belongs to the event loop."""
+    """Checks passwords and tokens in one worker, addresses in turn. Belongs to the event loop."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._results: Counter[tuple[str, str, str]] = Counter()  # by listener, mechanism and result
         self._checks = FairQueue(1)
         self._worker = trio.CapacityLimiter(1)
-        self._log_at = 0.0  # no line before this time of trio's clock
+        self._log_at = 0.0  # time before which no line is logged, on trio's clock
         self._unlogged = 0
         metrics.counter(
             "warmlog_logins_total",
@@ -35,7 +35,7 @@ class Logins:
     async def check(
         self, check: Callable[[], bool], address: str, is_needed: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Return what `check` returns, False if that is not needed any more when its turn comes."""
+        """Return the result of `check`; False if it is no longer needed when its turn comes."""
         async with self._checks.slot(address):
             return is_needed() and await trio.to_thread.run_sync(check, limiter=self._worker)
 

@@ -1,12 +1,12 @@
-"""How many names that the broker remembers a client may introduce: ids of producers, and transactional ids.
+"""Limit how many names a client may introduce: producer ids and transactional ids.
 
-The broker remembers each for hours or days, so their number is limited. A client that invents names must not use up
-what others need:
+The broker keeps each name for hours or days, so their number is limited. A client that invents names must not use up
+the limit for others:
 
 - A connection may introduce `warmlog.connection.names.max`. A producer has one id, or a few over time.
-- All connections of an address may introduce a quarter of the limit within the time for which a name is remembered.
+- All connections of an address may introduce a quarter of the limit within the time for which a name is kept.
 
-Counted is what was introduced, not what is still remembered, which only errs in favor of others.
+Introduced names count even if they are no longer kept, which only errs in favor of others.
 """
 
 import logging
@@ -20,9 +20,9 @@ from warmlog.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-ADDRESS_SHARE = 4  # an address may use one in so many, but at least `ADDRESS_LEAST`
+ADDRESS_SHARE = 4  # an address's share is the limit divided by this, but at least `ADDRESS_LEAST`
 ADDRESS_LEAST = 100
-MAX_ADDRESSES = 10_000  # remembered; the one that introduced something least recently is forgotten first
+MAX_ADDRESSES = 10_000  # addresses kept; the one that introduced a name least recently is dropped first
 LOG_PAUSE_S = 10.0
 
 
@@ -32,7 +32,7 @@ class Newcomers:
     def __init__(
         self, what: str, setting: str, *, limit: int, of_connection: int, window_s: float, clock: Callable[[], float]
     ) -> None:
-        """Count names (`what`, in plural) that are remembered for `window_s` seconds; `limit` is that of `setting`."""
+        """Count names (`what`, in the plural) that are kept for `window_s` seconds; `limit` is that of `setting`."""
         self._what = what
         self._setting = setting
         self._of_connection = of_connection
@@ -44,7 +44,7 @@ class Newcomers:
         self.refused = 0
 
     def admit(self, session: Session, name: str | int) -> None:
-        """Count a name that the broker does not know. Raises RequestError for one too many."""
+        """Count an unknown name. Raises RequestError beyond a limit."""
         introduced = session.introduced
         if name in introduced:
             return
@@ -76,7 +76,7 @@ class Newcomers:
 
 
 class _Window:
-    """A count over the last window of time, approximated by that of the current window and a part of the previous."""
+    """A count over a sliding window, approximated by the count of the current window and a part of the previous one."""
 
     __slots__ = ("_began_at", "_count", "_previous")
 
@@ -85,7 +85,7 @@ class _Window:
         self._count = self._previous = 0
 
     def take(self, now: float, window_s: float, most: int) -> bool:
-        """Count one more, unless that were more than `most`."""
+        """Count one more, unless that would exceed `most`."""
         passed = (now - self._began_at) / window_s
         if passed >= 1.0:
             windows = int(passed)

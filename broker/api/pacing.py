@@ -5,11 +5,11 @@ runs once. Concurrent long requests queue: one of them gets one piece per pass o
 single piece, however many long requests there are.
 
 A request of more than `SHORT_PIECES` is long. At most `LONG_REQUESTS` of them are in progress at a time, since each may
-hold values for a reply of many megabytes; the others wait. They and the worker are given to the connection that has
-been served least. So a request of a few pieces waits for a few pieces of each long one, not for the end of one.
+hold values for a reply of many megabytes; the others wait. The connection that has been served least gets the next
+place, or the worker. So a request of a few pieces waits for a few pieces of each long one, not for the end of one.
 
-A garbage collection holds the loop for up to 1 us per object that it looks at. So what exists when a piece ends is
-exempt from collections (`gc.freeze`, which takes constant time). It is freed when nothing refers to it; only objects in
+A garbage collection holds the loop for up to 1 us per examined object. So objects that exist when a piece ends are
+exempt from collections (`gc.freeze`, which takes constant time). They are freed when nothing refers to them; only
 cycles would stay, and requests leave none.
 """
 
@@ -26,17 +26,17 @@ from warmlog.protocol.weight import release
 T = TypeVar("T")
 LONG_REQUESTS = 4
 SHORT_PIECES = 4
-PIECE_S = 0.002  # a pass of the loop costs some 0.05 ms; a client needs two or three passes for a small request
+PIECE_S = 0.002  # a pass of the loop costs about 0.05 ms; a client needs two or three passes for a small request
 
 
 class Worked(Hashable, Protocol):
-    """A session, to which the time of work in a worker is added."""
+    """A session, to which the time of its work in a worker is added."""
 
     worked_s: float
 
 
 class Pacer:
-    """The queue of long requests that wait for their next piece. One per broker; used on the event loop only.
+    """The queue of long requests waiting for their next piece. One per broker; used on the event loop only.
 
     `clock` returns seconds; only differences between its readings are used.
     """
@@ -56,9 +56,9 @@ class Pacer:
         return self.clock() + PIECE_S
 
     async def in_worker(self, work: Callable[[], T], who: Worked, size: int) -> T:
-        """Run work that cannot be split into pieces in a worker thread, one call at a time.
+        """Run indivisible work in a worker thread, one call at a time.
 
-        `who` is the session that it is for, and `size` grows with the work: see `FairQueue`.
+        `who` is the session that it is for; `size` grows with the work: see `FairQueue`.
         """
         async with self._turns.slot(who, size):
             began = self.clock()

@@ -57,9 +57,7 @@ class GroupShard:
         self.offsets = Offsets()
         self.pending = PendingOffsets()
         self.stored: dict[str, StoredGroup] = {}  # replayed but not restored yet
-        self.rows: dict[
-            str, list[tuple[int, ConsumerGroupRow]]
-        ] = {}  # the same for consumer groups, with offsets
+        self.rows: dict[str, list[tuple[int, ConsumerGroupRow]]] = {}  # the same for consumer groups, with offsets
         self.share_rows: dict[str, list[ShareGroupRow]] = {}  # the same for share groups
         self.streams_rows: dict[str, list[StreamsGroupRow]] = {}  # the same for streams groups
         self.obsolete: Obsolete = {}  # offsets of deleted topics, which were not replayed

@@ -1,1 +1,1 @@
-"""Who sends a request, and what it may do. Begin at `principal`."""
+"""Authentication, authorization and quotas: rules without sockets and storage. Start with `principal`."""

@@ -1,11 +1,11 @@
-"""All ACLs, arranged so that a decision looks at the few that apply to one resource.
+"""An index of all ACLs, in which a decision examines only those that apply to one resource.
 
-    literal     name -> rules          the resource's own name, and `*`
-    prefixed    prefix -> rules        sorted: the prefixes of a name are found by bisection, each search with a shorter
+    literal     name -> rules          the resource's name, and `*`
+    prefixed    prefix -> rules        sorted: prefixes of a name are located by bisection, each search with a shorter
                                        text, like the walk of StandardAuthorizerData.checkSection
     rules       principal -> entries   the principal's own, and those of `User:*`
 
-Changes cost what they change, and advance the revision, by which decisions may be cached.
+A change takes time in proportion to its size, and advances the revision, by which decisions may be cached.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ class _Entry(NamedTuple):
         return self.network is not None and host.address is not None and host.address in self.network
 
 
-_Rules: TypeAlias = dict[str, dict[Acl, _Entry]]  # of one pattern, by principal
+_Rules: TypeAlias = dict[str, dict[Acl, _Entry]]  # rules of one pattern, by principal
 
 
 class _OfType:
@@ -169,7 +169,7 @@ class AclIndex:
         return is_allowed if is_named else None
 
     def allows_some(self, principal: str, host: Host, operation: Operation, resource_type: ResourceType) -> bool:
-        """Return whether an ACL allows an operation on at least one resource of a type, and none denies that.
+        """Return whether an ACL allows an operation on at least one resource of a type and none denies it.
 
         Source: org.apache.kafka.server.authorizer.Authorizer.authorizeByResourceType.
         """
@@ -194,7 +194,7 @@ def _applying(
 
 
 def _outlasts(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
-    """Return whether an ALLOW has a resource that the denied patterns leave."""
+    """Return whether an ALLOW covers a resource outside of the denied patterns."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return True

@@ -1,4 +1,4 @@
-"""Access control entries, and filters for them, as Kafka's protocol has them.
+"""Access control entries and filters of Kafka's protocol.
 
 Numbers are those of the wire. Source: org.apache.kafka.common.acl, org.apache.kafka.common.resource.
 """
@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import NamedTuple, TypeAlias, TypeVar
 
 WILDCARD = "*"  # any resource of a type, any host, any principal of a type
-CLUSTER_NAME = "kafka-cluster"  # of the only resource of type CLUSTER
+CLUSTER_NAME = "kafka-cluster"  # name of the only resource of type CLUSTER
 EVERYONE = "User:*"
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -16,13 +16,13 @@ E = TypeVar("E", bound=IntEnum)
 
 
 class _Number(IntEnum):
-    """A number of the wire, with the hash of a plain one: Enum's own is computed in Python."""
+    """A number of the wire, with the hash of an int: Enum's own is computed in Python."""
 
     __hash__ = int.__hash__
 
 
 class ResourceType(_Number):
-    """Types of resources that ACLs protect; ANY occurs in filters alone."""
+    """Types of resources that ACLs protect; ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -35,17 +35,17 @@ class ResourceType(_Number):
 
 
 class PatternType(_Number):
-    """How an ACL names resources; ANY and MATCH occur in filters alone."""
+    """How an ACL selects resources; ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
-    MATCH = 2  # every pattern that the name of the filter matches
+    MATCH = 2  # every pattern that matches the filter's name
     LITERAL = 3
     PREFIXED = 4
 
 
 class Operation(_Number):
-    """Operations on resources; ANY occurs in filters alone."""
+    """Operations on resources; ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,7 +66,7 @@ class Operation(_Number):
 
 
 class Permission(_Number):
-    """Whether an ACL denies or allows; ANY occurs in filters alone."""
+    """Whether an ACL denies or allows; ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -87,7 +87,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs. None and ANY select all; numbers that are not known stay plain numbers."""
+    """Selects ACLs. None and ANY select all; unknown numbers stay plain numbers."""
 
     resource_type: int = ResourceType.ANY
     name: str | None = None
@@ -119,11 +119,11 @@ class AclFilter(NamedTuple):
 
 
 class InvalidAclError(Exception):
-    """An ACL, or a filter, that is not valid. `str()` is one line for users."""
+    """An ACL or filter is invalid. `str()` is one line for users."""
 
 
 def check_acl(acl: tuple[int, str, int, str, str, int, int]) -> Acl:
-    """Return a valid ACL made of the fields of one. Raises InvalidAclError."""
+    """Validate the fields of an ACL and return it. Raises InvalidAclError."""
     resource_type, name, pattern, principal, host, operation, permission = acl
     kind = _known(ResourceType, resource_type, "resource type", ResourceType.TOPIC)
     if not name:
@@ -161,7 +161,7 @@ def _check_host(host: str) -> None:
 
 
 def check_filter(wanted: AclFilter) -> None:
-    """Raise InvalidAclError for a filter with a number that is not known."""
+    """Raise InvalidAclError for a filter with an unknown number."""
     _known(ResourceType, wanted.resource_type, "resource type", ResourceType.ANY)
     _known(PatternType, wanted.pattern, "pattern type", PatternType.ANY)
     _known(Operation, wanted.operation, "operation", Operation.ANY)
@@ -169,7 +169,7 @@ def check_filter(wanted: AclFilter) -> None:
 
 
 def _known(kind: type[E], number: int, what: str, first: int) -> E:
-    """Return the member of an enumeration, of those from `first` on. Raises InvalidAclError."""
+    """Return the member of an enumeration, not below `first`. Raises InvalidAclError."""
     try:
         member = kind(number)
     except ValueError:
@@ -187,7 +187,7 @@ class Host(NamedTuple):
 
 
 def host_of(text: str) -> Host:
-    """Read an address. IPv4 addresses in IPv6 form are IPv4 addresses."""
+    """Parse an address. IPv4 addresses in IPv6 form count as IPv4 addresses."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -198,7 +198,7 @@ def host_of(text: str) -> Host:
 
 
 def network_of(text: str) -> Network | None:
-    """Return the range of addresses that an ACL's host names, if it is written as one."""
+    """Return the range of addresses of an ACL's host; None if it is not a range."""
     if "/" not in text:
         return None
     try:

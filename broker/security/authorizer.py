@@ -1,12 +1,12 @@
-"""Decide what a principal may do, with the semantics of Kafka's StandardAuthorizer.
+"""Decide about operations of principals, with the semantics of Kafka's StandardAuthorizer.
 
 1. A super user may do everything.
 2. A DENY that matches denies.
 3. An ALLOW that matches allows. READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS includes
    DESCRIBE_CONFIGS.
-4. A resource that no ACL names is open if `allow.everyone.if.no.acl.found` says so. Everything else is denied.
+4. A resource without an ACL is open if `allow.everyone.if.no.acl.found` is set. Everything else is denied.
 
-A session keeps the decisions made for it, until an ACL changes.
+A session caches its decisions until an ACL changes.
 
 Source: org.apache.kafka.metadata.authorizer.StandardAuthorizerData.
 """
@@ -18,9 +18,9 @@ from warmlog.broker.security.acl_index import AclIndex
 from warmlog.broker.security.acls import Host, Operation, ResourceType, host_of
 from warmlog.broker.security.principal import Principal
 
-MAX_DECISIONS: Final = 250  # kept for a session: about 40 KB
+MAX_DECISIONS: Final = 250  # decisions cached per session: about 40 KB
 
-#: The value of `authorizer.class.name` that turns authorization on, besides the empty one.
+#: The value of `authorizer.class.name` that enables authorization; the only other one is the empty text.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -30,7 +30,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 
 class Decisions:
-    """What was decided for a session: valid for one principal and one revision of the ACLs."""
+    """The cached decisions of a session: valid for one principal and one revision of the ACLs."""
 
     __slots__ = ("denials", "host", "is_super", "known", "name", "principal", "revision", "writable")
 
@@ -40,22 +40,22 @@ class Decisions:
         self.host = host
         self.is_super = is_super
         self.revision = revision
-        self.denials = 0  # answers "no" so far
+        self.denials = 0  # number of negative answers so far
         self.known: dict[tuple[int, str | None], bool] = {}  # by operation and type of resource, and by name
-        self.writable: set[str] = set()  # topics to which a produce was allowed
+        self.writable: set[str] = set()  # topics to which produce was allowed
 
 
 class Authorizer:
     """Decides by the current ACLs. Belongs to the event loop."""
 
     def __init__(self, acls: AclIndex, super_users: Iterable[str], *, allows_unnamed: bool) -> None:
-        """`acls` follows the metadata store. `allows_unnamed`: whether a resource that no ACL names is open to all."""
+        """`acls` follows the metadata store. `allows_unnamed`: whether a resource without an ACL is open to all."""
         self._acls = acls
         self._super_users = frozenset(super_users)
         self._allows_unnamed = allows_unnamed
 
     def decisions(self, known: Decisions | None, principal: Principal, address: str) -> Decisions:
-        """Return the decisions kept for a session if they are still valid, or empty ones."""
+        """Return the cached decisions of a session if they are still valid, else empty ones."""
         if known is not None and self.holds(known, principal):
             return known
         host = host_of(address) if known is None else known.host
@@ -63,17 +63,17 @@ class Authorizer:
         return Decisions(principal, host, is_super=is_super, revision=self._acls.revision)
 
     def holds(self, known: Decisions, principal: Principal) -> bool:
-        """Return whether decisions kept for a session are still valid."""
+        """Return whether cached decisions of a session are still valid."""
         return known.revision == self._acls.revision and known.principal is principal
 
     def note_writable(self, decisions: Decisions, topic: str) -> None:
-        """Keep that a produce to a topic was allowed."""
+        """Cache that produce to a topic was allowed."""
         if len(decisions.writable) >= MAX_DECISIONS:
             decisions.writable.clear()
         decisions.writable.add(topic)
 
     def allows(self, decisions: Decisions, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Return whether an operation on a resource is allowed, from `decisions` if it was asked before."""
+        """Return whether an operation on a resource is allowed; `decisions` caches the answer."""
         if decisions.is_super:
             return True
         question: tuple[int, str | None] = (operation << 8 | resource_type, name)  # enums are hashed in Python
@@ -90,7 +90,7 @@ class Authorizer:
 
     def allows_some(self, decisions: Decisions, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether an operation is allowed on at least one resource of a type."""
-        if self.allows(decisions, operation, resource_type, "hardcode"):  # Kafka asks for this name, too
+        if self.allows(decisions, operation, resource_type, "hardcode"):  # Kafka also uses this name
             return True
         question = (operation << 8 | resource_type, None)
         answer = decisions.known.get(question)

@@ -1,6 +1,6 @@
-"""TLS of a broker as a client of another system: a context made of files that settings name.
+"""TLS of a broker as a client of another system: a context from the files in the settings.
 
-A client's certificate may be issued for hours only: whoever renews it replaces the files, and new connections use them.
+A client's certificate may be valid for hours only: its renewal replaces the files, and new connections use them.
 """
 
 import logging
@@ -25,7 +25,7 @@ class TlsFileError(Exception):
 class TlsFiles:
     """Paths of PEM files, which the settings PREFIX.ca.file, PREFIX.certificate.file and PREFIX.key.file give.
 
-    No `ca`: the system's; no `certificate` and `key`: the client shows none.
+    Without `ca`, the system's CAs are trusted; without `certificate` and `key`, the client presents none.
     """
 
     prefix: str
@@ -37,7 +37,9 @@ class TlsFiles:
         """Return a client's context. Raises TlsFileError."""
         context = _trusting(f"{self.prefix}.ca.file", self.ca)
         if self.certificate:
-            _trusting(f"{self.prefix}.certificate.file", self.certificate)  # tells a bad certificate from a bad key
+            _trusting(
+                f"{self.prefix}.certificate.file", self.certificate
+            )  # a bad certificate is not a bad key
             self._add_certificate(context)
         return context
 
@@ -66,7 +68,7 @@ class TlsFiles:
 
 
 class ClientTls:
-    """The context for new connections, loaded again when its files were replaced."""
+    """The context for new connections, reloaded after its files were replaced."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Load the files. Raises TlsFileError."""
@@ -93,7 +95,7 @@ class ClientTls:
 
 
 class _EncryptedKeyError(Exception):
-    """A password was asked for."""
+    """OpenSSL requested a password."""
 
 
 def _no_password() -> str:

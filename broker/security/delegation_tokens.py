@@ -1,10 +1,10 @@
-"""Delegation tokens: secrets with an expiry, by which programs log in as the user that created them (KIP-48).
+"""Delegation tokens: secrets with an expiry, with which programs log in as the user that created them (KIP-48).
 
     id      random; the name with which a client logs in by SCRAM, with the extension tokenauth=true
     hmac    HMAC-SHA-512 of the id with `delegation.token.secret.key`; in base64 it is the password
 
-The store keeps neither the secret nor the hmac: a fingerprint of it, and SCRAM credentials. A token that was created
-with another secret is unknown.
+The store has neither the secret nor the hmac, only a fingerprint of the latter and SCRAM credentials. A token that was
+created with another secret is unknown.
 
 Source: org.apache.kafka.controller.DelegationTokenControlManager, org.apache.kafka.common.security.token.delegation.
 """
@@ -38,11 +38,11 @@ class DelegationToken(Struct, frozen=True, kw_only=True, gc=False):
     credentials: dict[str, ScramCredential]  # by mechanism
 
     def has_expired(self, now_ms: int) -> bool:
-        """Return whether it can be used no more."""
+        """Return whether the token has expired."""
         return min(self.expires_at, self.max_at) < now_ms
 
     def is_of(self, principal: str) -> bool:
-        """Return whether a principal owns it or may renew it."""
+        """Return whether a principal owns the token or may renew it."""
         return principal == self.owner or principal in self.renewers
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class DelegationToken(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TokenSecret:
-    """Derives what belongs to a token from its id."""
+    """Derives a token's hmac and credentials from its id."""
 
     __slots__ = ("_key",)
 
@@ -66,7 +66,7 @@ class TokenSecret:
         return hmac.compare_digest(fingerprint(self.hmac(token_id)), token.fingerprint)
 
     def credentials(self, token_id: str) -> dict[str, ScramCredential]:
-        """Return new credentials of a token. Takes milliseconds (PBKDF2), for a worker thread."""
+        """Return new credentials of a token. Takes milliseconds (PBKDF2): call it in a worker thread."""
         password = b64encode(self.hmac(token_id)).decode()
         credentials = {}
         for name, mechanism in MECHANISMS.items():
@@ -76,11 +76,11 @@ class TokenSecret:
         return credentials
 
 
-Tokens = Callable[[], Mapping[str, DelegationToken]]  # by id, as of now
+Tokens = Callable[[], Mapping[str, DelegationToken]]  # current tokens by id
 
 
 def token_lookup(secret: TokenSecret, tokens: Tokens, clock_ms: Callable[[], int]) -> TokenLookup:
-    """Return a function that finds a token for a login, by id and mechanism."""
+    """Return a function that looks up a token for a login, by id and mechanism."""
 
     def lookup(token_id: str, mechanism: str) -> TokenLogin | None:
         token = tokens().get(token_id)
@@ -95,5 +95,5 @@ def token_lookup(secret: TokenSecret, tokens: Tokens, clock_ms: Callable[[], int
 
 
 def fingerprint(token_hmac: bytes) -> bytes:
-    """Return by what a token is found from its hmac."""
+    """Return the fingerprint by which a token is looked up from its hmac."""
     return hashlib.sha256(token_hmac).digest()

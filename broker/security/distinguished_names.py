@@ -1,7 +1,7 @@
-"""The name of a certificate's subject as Java writes it in the form of RFC 2253: `CN=alice,O=Example`.
+"""The name of a certificate's subject in Java's form of RFC 2253: `CN=alice,O=Example`.
 
-The name is read from the DER encoding, since Python's `ssl` tells neither the types of unknown attributes nor their
-encoded values, and Java writes such attributes as `OID=#HEX`. OpenSSL has verified the certificate before.
+It is read from the DER encoding, since Python's `ssl` provides neither the types of unknown attributes nor their
+encoded values, and Java writes such attributes as `OID=#HEX`. OpenSSL has already verified the certificate.
 
 Source: RFC 2253; sun.security.x509.AVA.toRFC2253String.
 """
@@ -20,7 +20,7 @@ _KEYWORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
 }
 _SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
-_ENCODINGS: Final = {  # of string types, by tag
+_ENCODINGS: Final = {  # encodings of string types, by tag
     0x0C: "utf-8",
     0x13: "ascii",  # PrintableString
     0x14: "latin-1",  # T61String
@@ -33,7 +33,7 @@ _ESCAPED: Final = frozenset(',=+<>#;"\\')
 
 
 class CertificateError(ValueError):
-    """A certificate whose subject cannot be read."""
+    """The subject of a certificate cannot be read."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -93,7 +93,7 @@ def _elements(data: bytes, tag: int) -> list[bytes]:
 
 
 def _element(data: bytes, expected: int | None = None) -> tuple[int, bytes, bytes]:
-    """Return the tag and the content of the first element, and what follows it. Raises IndexError."""
+    """Return the tag and content of the first element, and the rest. Raises IndexError."""
     tag, length, start = data[0], data[1], 2
     if expected is not None and tag != expected:
         raise IndexError(f"expected tag {expected:#x}, not {tag:#x}")

@@ -1,7 +1,7 @@
 """The broker's side of OAUTHBEARER, without I/O: `begin`, `check` in a worker thread, `end`.
 
-A token that is not accepted is answered with a refusal first, and the exchange fails with the client's next message,
-as RFC 7628 asks. Source: OAuthBearerSaslServer.
+A rejected token is first answered with a refusal, and the exchange fails with the client's next message, as RFC 7628
+requires. Source: OAuthBearerSaslServer.
 """
 
 from typing import TYPE_CHECKING
@@ -10,11 +10,11 @@ from warmlog.protocol.oauthbearer import ACKNOWLEDGED, REFUSAL, ClientFirst, par
 from warmlog.protocol.scram import SaslError
 
 if TYPE_CHECKING:
-    from warmlog.broker.security.tokens import Identity, TokenChecker  # with joserfc, which most brokers never need
+    from warmlog.broker.security.tokens import Identity, TokenChecker  # imports joserfc, which most brokers do not need
 
 
 class RefusedTokenError(SaslError):
-    """The client has acknowledged that its token was refused, which was counted and logged then."""
+    """The client has acknowledged the refusal of its token, which was already counted and logged."""
 
 
 class OAuthServer:
@@ -27,11 +27,11 @@ class OAuthServer:
         self._first: ClientFirst | None = None
         self._identity: Identity | None = None
         self._lacks_key = False
-        self.refusal: str | None = None  # why the token is not accepted
+        self.refusal: str | None = None  # why the token was rejected
         self.is_complete = False
 
     def begin(self, message: bytes) -> None:
-        """Read a message of the client. Raises SaslError."""
+        """Parse a message of the client. Raises SaslError."""
         if self.refusal is not None:
             if message == ACKNOWLEDGED:
                 raise RefusedTokenError(REFUSAL.decode())

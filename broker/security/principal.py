@@ -1,4 +1,4 @@
-"""Who a connection belongs to. Source: org.apache.kafka.common.security.auth.KafkaPrincipal."""
+"""The principal of a connection. Source: org.apache.kafka.common.security.auth.KafkaPrincipal."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,7 +15,7 @@ class Principal:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `TYPE:NAME`. Raises ValueError."""
+        """Parse `TYPE:NAME`. Raises ValueError."""
         kind, colon, name = text.partition(":")
         if not (kind and colon and name):
             raise ValueError(f"a principal is written TYPE:NAME, such as User:alice, not {text!r}")
@@ -25,4 +25,4 @@ class Principal:
         return f"{self.type}:{self.name}"
 
 
-ANONYMOUS = Principal("ANONYMOUS")  # of a connection that does not authenticate
+ANONYMOUS = Principal("ANONYMOUS")  # the principal of unauthenticated connections

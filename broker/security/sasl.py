@@ -1,12 +1,13 @@
-"""The login of one connection, without I/O: which requests it may send, and who it belongs to.
+"""The login of one connection, without I/O: the requests that it may send, and its principal.
 
-    CHOOSING ---- mechanism ----> EXCHANGING ---- last token is right ----> COMPLETE
+    CHOOSING ---- mechanism ----> EXCHANGING ---- last token accepted ----> COMPLETE
         ^                             |                                        |
-        |                             +---- anything wrong ----> FAILED        |
+        |                             +---- any error --------> FAILED        |
         +------------------- a mechanism again (KIP-368) ----------------------+
 
 Invariants:
-1. Until COMPLETE, a connection may send what `allows` only. FAILED is final: its answer is sent, then it closes.
+1. Until COMPLETE, a connection may only send requests that `allows` permits. FAILED is final: its answer is sent, then
+   it closes.
 2. A connection that authenticates again keeps its principal and mechanism, or fails.
 3. `deadline` applies until the first COMPLETE, `expires_at` afterwards, both in seconds of the caller's clock.
 
@@ -27,19 +28,19 @@ from warmlog.protocol.oauthbearer import OAUTHBEARER
 from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError
 
 if TYPE_CHECKING:
-    from warmlog.broker.security.tokens import TokenChecker  # with joserfc, which most brokers never need
+    from warmlog.broker.security.tokens import TokenChecker  # imports joserfc, which most brokers do not need
 
 NO_MECHANISM: Final = "none"
 NONCE_BYTES: Final = 24
 MIN_SESSION_S: Final = 0.001
 MAX_SESSION_S: Final = 100 * 365 * 24 * 3600.0
-REAUTHENTICATION_PAUSE_S: Final = 1.0  # at least between two logins of a connection, as in Kafka
+REAUTHENTICATION_PAUSE_S: Final = 1.0  # minimum interval between two logins of a connection, as in Kafka
 
 Exchange = ScramServer | PlainServer | OAuthServer
 
 
 class Stage(Enum):
-    """How far a login is."""
+    """The stage of a login."""
 
     CHOOSING = auto()
     EXCHANGING = auto()
@@ -57,18 +58,19 @@ class UnsupportedMechanismError(SaslError):
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Where credentials are looked up."""
+    """The lookup of credentials."""
 
     lookup: Lookup
     unknown: UnknownUsers
-    tokens: TokenLookup | None = None  # delegation tokens, where they are enabled
+    tokens: TokenLookup | None = None  # delegation tokens, if enabled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRules:
-    """What a listener asks of its clients.
+    """The login requirements of a listener.
 
-    `session_s`: how long a login is valid, 0 for ever; one with a token no longer than that. `tokens` checks them.
+    `session_s`: how long a login is valid, 0 without a limit; with a token, at most until that expires. `tokens` checks
+    tokens.
     """
 
     mechanisms: Sequence[str]
@@ -93,17 +95,17 @@ class Login:
         self.stage = Stage.CHOOSING
         self.deadline = rules.clock() + rules.timeout_s
         self.expires_at: float | None = None
-        self.is_by_token = False  # whether the last login was one with a delegation token
-        self.session_s = 0.0  # how long the last login is valid, 0 for ever
+        self.is_by_token = False  # whether the last login used a delegation token
+        self.session_s = 0.0  # how long the last login is valid, 0 without a limit
         self.is_raw = False  # whether tokens come without Kafka's headers (SaslHandshake v0)
-        self.principal: Principal | None = None  # of the last complete exchange
+        self.principal: Principal | None = None  # time of the last complete exchange
         self._authenticated_at = 0.0
         self._mechanism = NO_MECHANISM
         self._exchange: Exchange | None = None
 
     @property
     def mechanism(self) -> str:
-        """The chosen mechanism, NO_MECHANISM before."""
+        """The chosen mechanism; NO_MECHANISM before that."""
         return self._mechanism
 
     @property
@@ -118,7 +120,7 @@ class Login:
 
     @property
     def max_frame_bytes(self) -> int | None:
-        """The limit of frames, None for the listener's."""
+        """The limit of frames; None for the listener's."""
         return None if self.principal is not None else self.rules.max_frame_bytes
 
     def overdue(self, now: float) -> bool:
@@ -126,11 +128,11 @@ class Login:
         return self.principal is None and now > self.deadline
 
     def has_expired(self) -> bool:
-        """Whether the client had to authenticate again before now."""
+        """Whether the time to re-authenticate has passed."""
         return self.expires_at is not None and self.rules.clock() > self.expires_at
 
     def choose(self, mechanism: str, users: Users, *, is_raw: bool = False) -> None:
-        """Begin an exchange. Raises SaslError, and then has failed."""
+        """Begin an exchange. Raises SaslError; the login has then failed."""
         if self.stage is Stage.COMPLETE:
             if self.rules.clock() - self._authenticated_at < REAUTHENTICATION_PAUSE_S:
                 raise self._fail(IllegalStateError("authenticated less than a second ago"))
@@ -154,13 +156,13 @@ class Login:
 
     @property
     def exchange(self) -> Exchange:
-        """The exchange in progress. Raises SaslError if there is none, and then has failed."""
+        """The exchange in progress. Raises SaslError if there is none; the login has then failed."""
         if self.stage is not Stage.EXCHANGING or self._exchange is None:
             raise self._fail(IllegalStateError("no SASL exchange is in progress"))
         return self._exchange
 
     def advanced(self) -> None:
-        """Complete the login if its exchange is complete. Raises SaslError for another principal, and has failed."""
+        """Complete the login if its exchange is complete. Raises SaslError, and fails, for another principal."""
         exchange = self._exchange
         if exchange is None or not exchange.is_complete:
             return
@@ -184,7 +186,7 @@ class Login:
         self.expires_at = self._authenticated_at + self.session_s if self.session_s else None
 
     def failed(self) -> None:
-        """Give up: the connection must close."""
+        """Fail the login: the connection must close."""
         self.stage, self._exchange = Stage.FAILED, None
 
     def _fail(self, error: SaslError) -> SaslError:

@@ -1,9 +1,9 @@
 """The broker's side of SCRAM, and of PLAIN with the credentials of SCRAM. No clock, no I/O.
 
 Invariants:
-1. An unknown user gets the answers that a known one with another password gets. Its salt is a function of its name;
-   it has the iterations and the length of the salt of most users. Checking its password takes as long.
-2. What a client sends is never part of an error's text.
+1. An unknown user gets the same answers as a known one with a wrong password. Its salt is a function of its name;
+   number of iterations and length of the salt are those of most users. Checking its password takes as long.
+2. The text of an error never contains data of the client.
 """
 
 import hmac
@@ -34,14 +34,14 @@ WRONG: Final = "invalid credentials"
 
 
 class Shape(NamedTuple):
-    """What an answer of SCRAM shows of a credential."""
+    """The properties of a credential that an answer of SCRAM reveals."""
 
     iterations: int
     salt_bytes: int
 
 
 class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
-    """What is stored for a user and a mechanism. Whoever reads it can try passwords, and pretend to be the broker."""
+    """The stored credential of a user for a mechanism. A reader of it can try passwords, and impersonate the broker."""
 
     salt: bytes
     stored_key: bytes
@@ -50,7 +50,7 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of_salted(cls, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int) -> "ScramCredential":
-        """Derive it from a salted password."""
+        """Derive the credential from a salted password."""
         return cls(
             salt=salt,
             stored_key=mechanism.stored_key(salted),
@@ -59,13 +59,13 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def fits(self, mechanism: Mechanism, password: str) -> bool:
-        """Return whether it is of a password. Slow on purpose (PBKDF2), without the GIL."""
+        """Return whether a password is right. Slow on purpose (PBKDF2), without the GIL."""
         salted = mechanism.salted_password(password, self.salt, self.iterations)
         return hmac.compare_digest(mechanism.stored_key(salted), self.stored_key)
 
     @property
     def shape(self) -> Shape:
-        """What a client sees of it."""
+        """The properties that clients can see."""
         return Shape(self.iterations, len(self.salt))
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TokenLogin(NamedTuple):
-    """What a login with a delegation token needs. `expires_at`: seconds since 1970."""
+    """The data for a login with a delegation token. `expires_at`: seconds since 1970."""
 
     credential: ScramCredential
     owner: str
@@ -88,12 +88,12 @@ USUAL: Final = Shape(DEFAULT_ITERATIONS, SALT_BYTES)
 
 
 class UnknownUsers:
-    """Credentials of users that do not exist, of the shape that most credentials have. No password fits them."""
+    """Credentials of users that do not exist, in the shape of most credentials. No password fits them."""
 
     __slots__ = ("_secret", "_shapes")
 
     def __init__(self, secret: Callable[[], bytes], shapes: Callable[[str], Counter[Shape]] | None = None) -> None:
-        """`shapes` returns how many credentials of a mechanism have each shape."""
+        """`shapes` returns the number of credentials of a mechanism by shape."""
         self._secret = secret
         self._shapes = shapes
 
@@ -127,7 +127,7 @@ class UnknownUsers:
 class ScramServer:
     """One exchange: call `respond` with each message of the client. `user` is known when `is_complete`.
 
-    `token` is that of a client that logs in with a delegation token; `user` is its owner.
+    `token` is set for a login with a delegation token; `user` is then its owner.
     """
 
     __slots__ = ("_bare", "_binding", "_challenge", "_credential", "_lookup", "_mechanism", "_nonce", "_tokens",
@@ -137,20 +137,20 @@ class ScramServer:
         self, mechanism: Mechanism, lookup: Lookup, unknown: UnknownUsers, nonce: str,
         tokens: TokenLookup | None = None,
     ) -> None:  # fmt: skip
-        """`tokens` finds delegation tokens, where these are enabled."""
+        """`tokens` looks up delegation tokens, if enabled."""
         self._tokens = tokens
         self.token: TokenLogin | None = None
         self._mechanism = mechanism
         self._lookup = lookup
         self._unknown = unknown
-        self._nonce = nonce  # this server's part, then the whole
+        self._nonce = nonce  # the server's part, then the whole nonce
         self._credential: ScramCredential | None = None
         self._bare = self._binding = self._challenge = ""
         self.user = ""
         self.is_complete = False
 
     def respond(self, message: bytes) -> bytes:
-        """Return the answer to a message. Raises SaslError, after which the exchange is over."""
+        """Return the answer to a message. Raises SaslError, which ends the exchange."""
         if self.is_complete:
             raise SaslError("the exchange is complete")
         return self._first(text_of(message)) if self._credential is None else self._final(text_of(message))
@@ -182,7 +182,7 @@ class ScramServer:
         return self._challenge.encode()
 
     def _of_token(self, token_id: str) -> ScramCredential:
-        """Return the credential of a token, a false one if there is none with this id."""
+        """Return the credential of a token, a fake one for an unknown id."""
         assert self._tokens is not None
         self.token = self._tokens(token_id, self._mechanism.name)
         fake = self._unknown.of_tokens(token_id, self._mechanism)
@@ -199,7 +199,7 @@ class ScramServer:
         fields = fields_of(bare, "c", "r")
         if not comma or fields["c"] != self._binding:
             raise SaslError("invalid SCRAM message")
-        if not fields["r"].endswith(self._nonce):  # like Kafka, since older versions of librdkafka repeat their part
+        if not fields["r"].endswith(self._nonce):  # as Kafka, because older versions of librdkafka repeat their part
             raise SaslError("the nonce is not the one of this exchange")
         proof = decode(proof_text)
         if len(proof) != mechanism.key_bytes:
@@ -229,12 +229,12 @@ class PlainServer:
         self.is_complete = False
 
     def begin(self, message: bytes) -> None:
-        """Read `[NAME] NUL USER NUL PASSWORD`. Raises SaslError."""
+        """Parse `[NAME] NUL USER NUL PASSWORD`. Raises SaslError."""
         if self.is_complete or self._credential is not None:
             raise SaslError("the exchange is complete")
         try:
             authorized, user, password = message.decode().split("\0")
-        except ValueError:  # UnicodeDecodeError is one
+        except ValueError:  # also UnicodeDecodeError
             raise SaslError("invalid PLAIN message") from None
         if not user or not password:
             raise SaslError("a PLAIN message needs a user name and a password")
@@ -257,7 +257,9 @@ class PlainServer:
         credential, mechanism = self._credential, self._mechanism
         assert credential is not None
         is_right = credential.fits(mechanism, self._password)
-        if (rest := self._most_iterations - credential.iterations) > 0:  # the time does not tell whose it is
+        if (
+            rest := self._most_iterations - credential.iterations
+        ) > 0:  # the time does not reveal whose it is
             mechanism.salted_password(self._password, credential.salt, rest)
         return is_right
 
@@ -271,6 +273,6 @@ class PlainServer:
 
 
 def _known(lookup: Lookup, unknown: UnknownUsers, user: str, mechanism: Mechanism) -> ScramCredential:
-    """Return a user's credential. The work is the same whether there is one or not."""
+    """Return a user's credential, with the same work whether it exists or not."""
     credential, fake = lookup(user, mechanism.name), unknown.credential(user, mechanism)
     return fake if credential is None else credential

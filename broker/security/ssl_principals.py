@@ -1,7 +1,7 @@
-"""Principals of clients that show a certificate: `ssl.principal.mapping.rules`.
+"""Principals of clients with a certificate: `ssl.principal.mapping.rules`.
 
     DEFAULT                             the whole name, such as CN=alice,O=Example
-    RULE:PATTERN/REPLACEMENT/           of names that match as a whole; $1 stands for a group
+    RULE:PATTERN/REPLACEMENT/           for names that match as a whole; $1 stands for a group
     RULE:PATTERN/REPLACEMENT/L          the same in lower case; U: in upper case
 
 The first rule that applies wins. Source: org.apache.kafka.common.security.ssl.SslPrincipalMapper (KIP-371).
@@ -57,7 +57,7 @@ class PrincipalMapper:
     """Names the principal of a client by its certificate."""
 
     def __init__(self, rules: str) -> None:
-        """Read the rules. Raises ValueError for invalid ones."""
+        """Parse the rules. Raises ValueError for invalid ones."""
         self._rules = _parse(rules)
 
     def principal_of(self, certificate: bytes | None) -> Principal:

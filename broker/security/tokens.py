@@ -1,11 +1,11 @@
 """Check access tokens (JSON Web Tokens) by an issuer's public keys. No I/O. Source: BrokerJwtValidator.
 
-Imports joserfc, so import this module where tokens are accepted only.
+Imports joserfc, so import this module only where tokens are accepted.
 
 Invariants:
 1. Only asymmetric algorithms of `ALGORITHMS` are accepted, and each with keys of its own type.
-2. Nothing in a token is used before its signature has been verified, except for the id of its key.
-3. The text of a TokenError holds nothing of the token.
+2. Nothing in a token is used before its signature is verified, except the id of its key.
+3. The text of a TokenError contains no part of the token.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,18 +27,22 @@ MIN_RSA_BITS: Final = 2048
 MAX_HEADER_BYTES: Final = 4096
 MAX_KEYS: Final = 500
 FAR_S: Final = 100.0 * 365 * 24 * 3600
-_TYPES: Final[Mapping[str, str]] = {"RS": "RSA", "PS": "RSA", "ES": "EC"}  # of keys, by the beginning of an algorithm
+_TYPES: Final[Mapping[str, str]] = {
+    "RS": "RSA",
+    "PS": "RSA",
+    "ES": "EC",
+}  # by the prefix of an algorithm
 
 PublicKey = RSAKey | ECKey | OKPKey
 Keys = Mapping[tuple[str, str], PublicKey]  # by id and type
 
 
 class TokenError(Exception):
-    """A token is not accepted. `str()` is the reason, for the log of the broker."""
+    """A token is rejected. `str()` is the reason, for the broker's log."""
 
 
 class UnknownKeyError(TokenError):
-    """It is signed with a key that is not among the issuer's."""
+    """The token's key is not among the issuer's."""
 
 
 class KeysError(Exception):
@@ -46,7 +50,7 @@ class KeysError(Exception):
 
 
 class Identity(NamedTuple):
-    """Who a token belongs to, and until when, in seconds since 1970."""
+    """The user of a token, and its expiry in seconds since 1970."""
 
     name: str
     expires_at: float
@@ -54,7 +58,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a listener expects of tokens."""
+    """A listener's requirements for tokens."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -65,7 +69,7 @@ class TokenRules:
 
 @dataclass(slots=True)
 class KeyRing:
-    """The keys of an issuer, replaced as a whole; `wanted` asks for that when a token has an unknown key."""
+    """The keys of an issuer, replaced as a whole; `wanted` is called when a token has an unknown key."""
 
     keys: Keys = field(default_factory=dict)
     wanted: Callable[[], None] = lambda: None
@@ -100,7 +104,7 @@ class TokenChecker:
         )
 
     def check(self, token: str) -> Identity:
-        """Return who a token belongs to. Takes 0.1 ms, for a worker thread. Raises TokenError."""
+        """Validate a token and return its identity. Takes 0.1 ms: call it in a worker thread. Raises TokenError."""
         try:
             verified = jws.deserialize_compact(token.encode(), self._key, registry=self._registry)
             claims = msgspec.json.decode(verified.payload or b"", type=dict[str, Any])

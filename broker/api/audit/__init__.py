@@ -1,5 +1,5 @@
-"""The audit log: who logged in, what was refused, and what was changed, as lines of JSON in a file and a topic.
+"""The audit log: logins, refusals and changes, as lines of JSON in a file and a topic.
 
-`changes` has a row for each request that changes something, `events` turns requests and responses into events of OCSF,
+`changes` has a row for each request that changes something, `events` makes OCSF events from requests and responses,
 `audit_log` writes them to the file, `topic` queues them for the topic, and `topic_appends` appends them.
 """

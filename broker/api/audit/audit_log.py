@@ -1,8 +1,9 @@
 """Write events as lines of JSON to a file, in a worker thread.
 
 Invariants:
-1. A request that changes something is answered after its event is in the file (not: on the disk). Such events are
-   never left out, unless the file cannot be written; then the broker serves on, logs it and counts it.
+1. A request that changes something is answered after its event is in the file (not yet on the disk). Such events are
+   never left out unless the file cannot be written; then the broker continues to serve, and logs and counts the
+   failure.
 2. Logins and refusals do not wait for the file. At most MAX_WAITING_BYTES of them wait; further ones are counted.
 3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. A
    user at an address has MAX_OF_SENDER refusals, and as many logins, in that time; further ones are counted together,
@@ -30,14 +31,14 @@ from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import wall_clock_ms
 
 if TYPE_CHECKING:
-    from warmlog.broker.api.audit.topic import AuditTopic, Lost  # most brokers need neither
+    from warmlog.broker.api.audit.topic import AuditTopic, Lost  # imported only with a topic
 
 MAX_WAITING_BYTES: Final = 16 << 20
-MAX_KEPT: Final = 2_000  # kinds of refusals of which repetitions are counted, about 3 KiB each
+MAX_KEPT: Final = 2_000  # kinds of refusals whose repetitions are counted, about 3 KiB each
 MAX_OF_SENDER: Final = 100
 MAX_SENDERS: Final = 2_000
 REPEAT_S: Final = 60.0
-STOP_S: Final = 2.0  # that a stopping broker waits for its events to be in the topic
+STOP_S: Final = 2.0  # time that a stopping broker waits until its events are in the topic
 LOG_PAUSE_S: Final = 60.0
 
 logger = logging.getLogger(__name__)
@@ -82,14 +83,14 @@ class AuditLog:
         )
 
     async def run(self) -> None:
-        """Write what is added, until cancelled; then write what is left."""
+        """Write added events until cancelled; then write the rest."""
         async with trio.open_nursery() as nursery:
             if self._topic is not None:
                 nursery.start_soon(self._topic.run)
             await self._run()
 
     async def finish(self) -> None:
-        """Let the topic have what was added, if that does not take long: the broker is about to stop."""
+        """Wait briefly until the topic has the added events, because the broker is about to stop."""
         if self._topic is not None:
             self._flush(math.inf)
             if self._waiting:
@@ -117,7 +118,7 @@ class AuditLog:
                 self._lines.close()
 
     def _flush(self, before: float) -> None:
-        """Add what was counted of refusals that were first seen before a time, and forget these."""
+        """Write the counts of refusals first seen before a time, and drop them."""
         while self._recent and next(iter(self._recent.values())).since <= before:
             _, repeated = self._recent.popitem(last=False)
             if repeated.count:
@@ -139,7 +140,7 @@ class AuditLog:
         taken, self._waiting, self._waiting_bytes = self._waiting, [], 0
         self._changed, written, self._written = trio.Event(), self._written, trio.Event()
         if taken:
-            with trio.CancelScope(shield=True):  # what was taken is written
+            with trio.CancelScope(shield=True):  # events already taken are still written
                 lines, error = await trio.to_thread.run_sync(self._store, taken, self._next_id)
             self._next_id += len(taken)
             if error is not None:
@@ -155,7 +156,7 @@ class AuditLog:
         written.set()
 
     def _store(self, taken: Sequence[Event], first_id: int) -> tuple[list[Line], OSError | None]:
-        """Encode events and write them to the file; return the lines, and why they are not all there."""
+        """Encode events and write them to the file; return the lines, and the reason if not all were written."""
         lines = [
             events.as_line(event, f"{self._ids}{number}", self._broker) for number, event in enumerate(taken, first_id)
         ]
@@ -180,9 +181,9 @@ class AuditLog:
         self._add(event)
 
     async def changed(self, api: str, request: Any, response: Any, context: Context) -> None:
-        """Add a request of an API in CHANGES that was answered, and wait until it is written.
+        """Add an answered request of an API in CHANGES, and wait until it is written.
 
-        A request that was refused as a whole has changed nothing, and is one of the refusals.
+        A request that was refused as a whole has changed nothing, and counts as a refusal.
         """
         subject, context.subject = context.subject, ""
         event = events.change(api, request, response, context.session, subject=subject, time_ms=wall_clock_ms())
@@ -194,13 +195,13 @@ class AuditLog:
         await context.wait(self._written.wait())
 
     def refused(self, api: str, request: Any, response: Any, session: Session) -> None:
-        """Add a request of which something may have been refused for lack of rights."""
+        """Add a request that may have been refused, entirely or in part, for lack of rights."""
         event = events.denied(api, request, response, session, time_ms=wall_clock_ms())
         if event is not None:
             self._add(event)
 
     def _add(self, event: Event) -> None:
-        """Add an event that need not be waited for."""
+        """Add an event without waiting until it is written."""
         is_repeated = event["status_id"] != SUCCESS and self._is_repeated(event)
         if is_repeated or self._is_excess(event):
             self._counts["repeated"] += 1
@@ -217,7 +218,7 @@ class AuditLog:
         self._changed.set()
 
     def _is_repeated(self, event: Event) -> bool:
-        """Return whether an event of this kind was added a short time ago; it is counted then."""
+        """Return whether an event of this kind was added recently; if so, count it."""
         self._flush(trio.current_time() - REPEAT_S)
         key = events.kind_of(event)
         known = self._recent.get(key)
@@ -230,13 +231,13 @@ class AuditLog:
         return False
 
     def _is_excess(self, event: Event) -> bool:
-        """Return whether its sender had many events a short time ago; it is counted then."""
+        """Return whether its sender had too many events recently; if so, count it."""
         now = trio.current_time()
         self._flush(now - REPEAT_S)
         status = event["status_id"]
         key = status, event["actor"]["user"]["name"], event["src_endpoint"]["ip"]
         if key not in self._senders and len(self._senders) >= MAX_SENDERS:
-            key = status, "", ""  # of all further senders
+            key = status, "", ""  # shared by all further senders
         sender = self._senders.get(key)
         if sender is None:
             sender = self._senders[key] = _Sender(now)
@@ -249,7 +250,7 @@ class AuditLog:
 
 
 class _Repeated:
-    """An event, when the first of its kind was added, and how many others there were since."""
+    """An event, the time of the first one of its kind, and the number of repetitions."""
 
     __slots__ = ("count", "event", "since")
 
@@ -260,7 +261,7 @@ class _Repeated:
 
 
 class _Sender:
-    """How many events a sender has had since a time, and how many more were only counted, the last of which is kept."""
+    """The number of a sender's events since a time, and of further ones that were only counted, with the last one."""
 
     __slots__ = ("event", "events", "more", "since")
 
@@ -271,10 +272,10 @@ class _Sender:
 
 
 class _Lines:
-    """A file of lines; when it is full, it is renamed and another one begins. Used in one thread at a time."""
+    """A file of lines, which is renamed and replaced when it is full. Used by one thread at a time."""
 
     def __init__(self, path: Path, *, max_bytes: int, files: int) -> None:
-        """Open the file, and keep so many older ones. Raises OSError."""
+        """Open the file, and keep this many older ones. Raises OSError."""
         self._path = path
         self._max_bytes = max_bytes
         self._files = files
@@ -284,7 +285,7 @@ class _Lines:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, lines: Sequence[bytes]) -> None:
-        """Append lines. Raises OSError; the file has whole lines all the same."""
+        """Append lines. Raises OSError; the file has whole lines even then."""
         if not self._is_current():
             opened = self._opened()
             os.close(self._descriptor)
@@ -300,7 +301,7 @@ class _Lines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _is_current(self) -> bool:
-        """Whether the file is still where it was opened: it may have been moved or removed."""
+        """Whether the file still has the path at which it was opened; it may have been moved or removed."""
         try:
             current, own = os.stat(self._path), os.fstat(self._descriptor)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which requests change something that an administrator is responsible for, and what they change.
+"""Requests that change something in an administrator's responsibility, and what they change.
 
 Requests about records (Produce, transactions) and about members and offsets of groups are not among them. Values of
 settings, salts and passwords are left out.
@@ -28,7 +28,7 @@ from warmlog.protocol.kafka.messages.topics.log_dirs import LogDirTarget
 from warmlog.protocol.native.share import GroupAlteration, ShareStart
 from warmlog.protocol.request import NewTopic, TopicAlteration
 
-MAX_MOVED: Final = 100  # partitions that are named, of a log directory or a topic
+MAX_MOVED: Final = 100  # partitions listed per log directory or topic
 
 
 class Activity(IntEnum):
@@ -42,7 +42,7 @@ class Activity(IntEnum):
 
 
 class Resource(NamedTuple):
-    """What a request is about: its type, its name, and what was asked for it, for the reader of the log."""
+    """A request's object: type, name, and the requested details, for the reader of the log."""
 
     type: str
     name: str
@@ -50,7 +50,7 @@ class Resource(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A request that changes something: how to read its items, which are in `fields`, or the request itself."""
+    """A request that changes something, and how to read its items, which are in `fields` or the request itself."""
 
     activity: Activity
     fields: tuple[str, ...]
@@ -58,7 +58,7 @@ class Change(NamedTuple):
 
 
 def _topic(topic: str | NewTopic | NewPartitions | TopicAlteration) -> Resource:
-    """Describe a topic: its name, or a value with the name, and what else the value has."""
+    """Describe a topic, given as a name or as a value with the name and details."""
     if isinstance(topic, str):
         return Resource("topic", topic)
     counts = {name: getattr(topic, name, None) for name in ("partitions", "replication_factor", "count")}
@@ -138,7 +138,7 @@ def _node(node_id: int) -> Resource:
 
 
 def _new_token(request: CreateDelegationTokenRequest) -> Resource:
-    """Describe a token that is asked for: its owner, if that is another principal, and who may renew it."""
+    """Describe a requested token: its owner, if that is another principal, and its renewers."""
     details: dict[str, Any] = {"renewers": [_principal(each) for each in request.renewers]}
     if request.owner is not None:
         details["owner"] = _principal(request.owner)
@@ -151,7 +151,7 @@ def _principal(named: tuple[str, str]) -> str:
 
 
 def _token(request: RenewDelegationTokenRequest | ExpireDelegationTokenRequest) -> Resource:
-    """Describe a token by how long it is to be valid from now on; its HMAC is a secret, and the handler names it."""
+    """Describe a token by its requested remaining validity; its HMAC is a secret, and the handler sets the name."""
     return Resource("delegation token", "", {"period_ms": request.period_ms})
 
 

@@ -19,12 +19,12 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.response import ErrorResponse
 
 EVENT_BYTES: Final = 2500
-MAX_LINE_BYTES: Final = 512 << 10  # of a line in the topic: the largest batch is 1 MiB by default
+MAX_LINE_BYTES: Final = 512 << 10  # bytes of a line in the topic: the largest batch is 1 MiB by default
 RESOURCE_BYTES: Final = 300
 OCSF_VERSION: Final = "1.3.0"
-MAX_RESOURCES: Final = 1000  # named by the event of a change; it counts the others
-MAX_REFUSED: Final = 20  # named by the event of a refusal
-MAX_SCANNED: Final = 10_000  # results of a response that are searched for refusals
+MAX_RESOURCES: Final = 1000  # resources listed in the event of a change, which counts the others
+MAX_REFUSED: Final = 20  # resources listed in the event of a refusal
+MAX_SCANNED: Final = 10_000  # results of a response searched for refusals
 MAX_DETAILS: Final = 20
 MAX_TEXT: Final = 300  # characters of a name that a client has sent
 DENIED: Final = frozenset(
@@ -35,7 +35,7 @@ DENIED: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-# Where a response has its results, and a request what it is about.
+# The fields with the results of a response, and with the object of a request.
 _RESULTS: Final = ("topics", "partitions", "results", "resources", "groups", "coordinators", "transactions", "acls")
 _KINDS: Final = {"topics": "topic", "groups": "group"}
 _NAMES: Final = (
@@ -54,7 +54,7 @@ _DENIED_ACTION: Final = {"action": "Denied", "action_id": DENIED_ACTION}
 
 
 class Class(IntEnum):
-    """Of events."""
+    """Classes of events."""
 
     EVENT_LOG = 1008
     AUTHENTICATION = 3002
@@ -62,7 +62,7 @@ class Class(IntEnum):
 
 
 def login(session: Session, user: str, mechanism: str, *, is_ok: bool, reason: str, time_ms: int) -> Event:
-    """Return the event of a login. `user`: the principal, or nothing if none is proven."""
+    """Return the event of a login. `user`: the principal; empty if not authenticated."""
     event = _event(Class.AUTHENTICATION, Activity.CREATE, session, is_ok=is_ok, time_ms=time_ms)
     event |= {"actor": {"user": {"name": user}}, "auth_protocol": mechanism}
     if not is_ok:
@@ -71,7 +71,7 @@ def login(session: Session, user: str, mechanism: str, *, is_ok: bool, reason: s
 
 
 def denied(api: str, request: Any, response: Any, session: Session, *, time_ms: int) -> Event | None:
-    """Return the event of a request of which something was refused for lack of rights; None if nothing was."""
+    """Return the event of a request that was refused, entirely or in part, for lack of rights; None if it was not."""
     refused = list(islice(_refused(request, response), MAX_REFUSED))
     if not refused:
         return None
@@ -82,7 +82,7 @@ def denied(api: str, request: Any, response: Any, session: Session, *, time_ms: 
 def change(api: str, request: Any, response: Any, session: Session, *, subject: str = "", time_ms: int) -> Event:
     """Return the event of a request that has changed something, or failed to.
 
-    `subject`: the name of what it is about, where the request does not have it.
+    `subject`: the name of its object, if the request does not have it.
     """
     items = changed(api, request)
     errors = _errors(response, len(items))
@@ -101,7 +101,7 @@ def change(api: str, request: Any, response: Any, session: Session, *, subject: 
 
 
 def lost(count: int, first_ms: int, last_ms: int, why: str, *, time_ms: int) -> Event:
-    """Return the event of so many that are missing in the topic, the first and the last of which are from these times.
+    """Return the event about a number of events that are missing in the topic, from the first time to the last.
 
     Source: https://schema.ocsf.io/1.3.0/classes/event_log_activity.
     """
@@ -162,7 +162,7 @@ def _about(api: str, resources: Sequence[Resource], errors: Sequence[ErrorCode],
 
 
 def _short(value: Any) -> Any:
-    """Return a value of which at most MAX_TEXT characters, or MAX_DETAILS items, are left."""
+    """Return a value cut to MAX_TEXT characters or MAX_DETAILS items."""
     if isinstance(value, str):
         return value[:MAX_TEXT]
     if isinstance(value, tuple | list):
@@ -171,7 +171,7 @@ def _short(value: Any) -> Any:
 
 
 def _errors(response: Any, count: int) -> list[ErrorCode]:
-    """Return the outcome of each of so many items, as far as the response has one for each."""
+    """Return the outcome of each item, if the response has one for each."""
     if isinstance(response, ErrorResponse):
         return [response.error] * max(count, 1)
     for name in _RESULTS:
@@ -183,7 +183,7 @@ def _errors(response: Any, count: int) -> list[ErrorCode]:
 
 
 def _refused(request: Any, response: Any) -> Iterator[Resource]:
-    """Yield what was refused."""
+    """Yield the refused resources."""
     if getattr(response, "error", None) in DENIED:
         yield _named(request)
         return
@@ -196,7 +196,7 @@ def _refused(request: Any, response: Any) -> Iterator[Resource]:
 
 
 def _named(request: Any) -> Resource:
-    """Return what a request as a whole is about: a field that names it, or the cluster."""
+    """Return the object of a whole request: a field with its name, or the cluster."""
     for field, kind in _NAMES:
         value = getattr(request, field, None)
         if isinstance(value, str) and value:
@@ -216,31 +216,31 @@ def _resource(item: Any, plain: str) -> Resource:
 
 
 def size_of(event: Event) -> int:
-    """Return about how many bytes an event takes in memory."""
+    """Estimate the bytes that an event takes in memory."""
     return EVENT_BYTES + sum(RESOURCE_BYTES + len(each["name"]) for each in event.get("resources", ()))
 
 
 def kind_of(event: Event) -> bytes:
-    """Return what is equal for events of which only the first is written, and the others are counted."""
+    """Return the kind of an event: of equal ones only the first is written, and the others are counted."""
     names = ("class_uid", "api", "resources", "actor", "auth_protocol", "status_detail")
     same = [*map(event.get, names), event["src_endpoint"]["ip"]]
     return blake2b(json.dumps(same).encode(), digest_size=16).digest()
 
 
 class Line(NamedTuple):
-    """An event as it is written.
+    """An encoded event.
 
-    `key`: chooses the partition of the topic, None for an event that belongs to the file only.
+    `key`: chooses the partition of the topic; None for an event that is only written to the file.
     """
 
-    text: bytes  # of the file, with its end
-    value: bytes  # of the topic
+    text: bytes  # in the file, with the line end
+    value: bytes  # in the topic
     key: bytes | None
     time_ms: int
 
 
 def as_line(event: Event, uid: str, broker: int) -> Line:
-    """Encode an event with its id and the number of the broker that records it. Takes a while: for a worker thread."""
+    """Encode an event with its id and the number of the recording broker. Slow: call it in a worker thread."""
     whole = {
         **event,
         "metadata": {**event["metadata"], "uid": uid},
@@ -260,9 +260,10 @@ def _encoded(event: Event) -> bytes:
 
 
 def _key_of(event: Event) -> bytes | None:
-    """Return the key that keeps the events of a principal, or of an unknown one's address, in order; None for no event.
+    """Return the key that keeps the events of a principal (or address, if unknown) in order; None to leave one out.
 
-    A refused write to the topic has none: it may come from a broker that appends events, and each would cause another.
+    A refused write to the topic itself has none: it may come from a broker that appends events, and each would cause
+    another.
     """
     resources = event.get("resources", ())
     if event.get("api", {}).get("operation") == "produce" and any(map(_is_of_topic, resources)):

@@ -1,4 +1,4 @@
-"""Open the audit log that the settings ask for."""
+"""Open the configured audit log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def open_audit_log(
     write: Callable[[], None],
     brokers: "Brokers | None",
 ) -> AuditLog | None:
-    """Open the audit log, None if there is to be none. Raises StartError.
+    """Open the audit log; return None if none is configured. Raises StartError.
 
     `write` writes queued appends; `brokers` are the others of a cluster.
     """
@@ -31,7 +31,7 @@ def open_audit_log(
     if settings.warmlog_audit_topic:
         if not path:
             raise StartError("warmlog.audit.topic: set warmlog.audit.file, too; the topic is a copy of the file")
-        from warmlog.broker.api.audit.topic import AuditTopic  # most brokers need neither
+        from warmlog.broker.api.audit.topic import AuditTopic  # imported only with an audit log
         from warmlog.broker.api.audit.topic_appends import TopicAppends
 
         appends = TopicAppends(partitions, write, brokers, settings)

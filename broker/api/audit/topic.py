@@ -4,11 +4,11 @@
 
 Invariants:
 1. No request waits for the topic. An event is in the file, or failed to be written there, before it is queued.
-2. What is queued and on its way takes at most MAX_QUEUED_BYTES. Further events are lost for the topic: they are
-   counted, and an event with their number follows as soon as there is room again.
-3. A lane has one batch on its way, so the events of a user are in order. After a lost answer a batch is appended again:
+2. Events queued and in flight take at most MAX_QUEUED_BYTES. Further events are lost for the topic: they are counted,
+   and an event with their number follows as soon as there is space again.
+3. A lane has one batch in flight, so the events of a user are in order. After a lost answer a batch is appended again;
    events have an id, `metadata.uid`.
-4. A lane that fails for PATIENCE_S gives its events to one that does not.
+4. A lane that fails for PATIENCE_S passes its events to one that works.
 5. Appending causes no event that is appended.
 """
 
@@ -31,13 +31,13 @@ from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.codec import murmur2
 
 MAX_QUEUED_BYTES: Final = 16 << 20
-LINE_BYTES: Final = 300  # of the objects of a line
-BATCH_BYTES: Final = 256 << 10  # built in less than a millisecond
+LINE_BYTES: Final = 300  # bytes of the objects of a line
+BATCH_BYTES: Final = 256 << 10  # lines of a batch, which is built in less than a millisecond
 BATCH_LINES: Final = 1000
 FIRST_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 5.0
 PATIENCE_S: Final = 10.0  # longer than it takes to elect another leader
-QUIET_S: Final = 3.0  # that a new topic may need for its leaders
+QUIET_S: Final = 3.0  # time that a new topic may need for its leaders
 LOG_PAUSE_S: Final = 60.0
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -59,7 +59,7 @@ class Appends(Protocol):
 
 
 class Lost(NamedTuple):
-    """How many events are missing in the topic, when the first and the last of them happened, and why."""
+    """The number of events missing in the topic, the times of the first and the last, and the reason."""
 
     events: int
     first_ms: int
@@ -94,7 +94,7 @@ class AuditTopic:
     """The queue. Belongs to the event loop; `run` is the task."""
 
     def __init__(self, appends: Appends, metrics: Metrics, random: Random) -> None:
-        self.on_lost: Callable[[], None] = lambda: None  # called when `take_lost` would return something
+        self.on_lost: Callable[[], None] = lambda: None  # called when `take_lost` has something to return
         self._appends = appends
         self._random = random
         self._unplaced: deque[Line] = deque()
@@ -120,7 +120,7 @@ class AuditTopic:
         )
 
     def put(self, lines: Iterable[Line]) -> None:
-        """Queue events, as far as there is room. Never waits."""
+        """Queue events, as far as there is space. Never waits."""
         for line in lines:
             if line.key is None:
                 continue
@@ -137,14 +137,14 @@ class AuditTopic:
         self._lost_count += 1
 
     def take_lost(self) -> Lost | None:
-        """Return what was lost since the last call, once an event about it has room."""
+        """Return what was lost since the last call, once there is space for an event about it."""
         if self._bytes > MAX_QUEUED_BYTES // 2:
             return None
         lost, self._lost = self._lost, None
         return lost
 
     def take_rest(self) -> Lost | None:
-        """Give up what is queued, and return all that is lost."""
+        """Drop queued events, and return everything that is lost."""
         for lines in (*(lane.lines for lane in self._lanes.values()), self._unplaced):
             while lines:
                 self._release(line := lines.popleft())
@@ -152,7 +152,7 @@ class AuditTopic:
         return self.take_lost()
 
     async def drain(self, limit_s: float) -> None:
-        """Wait until all is appended, but not longer than this."""
+        """Wait until everything is appended, for at most this time."""
         with trio.move_on_after(limit_s):
             while self._bytes:
                 self._emptied = trio.Event()
@@ -171,7 +171,7 @@ class AuditTopic:
                         nursery.start_soon(self._append_all, index, lane)
 
     async def _place(self) -> None:
-        """Give each event to the lane of its key, once there is a topic."""
+        """Pass each event to the lane of its key, once there is a topic."""
         delays = delays_s(self._random, FIRST_PAUSE_S, MAX_PAUSE_S)
         while self._unplaced and not self._appends.partition_count:
             failure = await self._appends.create()
@@ -218,7 +218,7 @@ class AuditTopic:
             return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed to append; its log says why")
 
     def _settle(self, lane: _Lane, count: int) -> None:
-        """Record that the first events of a lane are appended."""
+        """Remove the appended first events of a lane."""
         for _ in range(count):
             self._release(lane.lines.popleft())
         self._appended += count
@@ -237,7 +237,7 @@ class AuditTopic:
             self._emptied.set()
 
     def _moves_away(self, index: int, lane: _Lane) -> bool:
-        """Let others append the events of a lane that has failed for long, or whose topic is gone."""
+        """Move the events of a lane that has failed for long, or whose topic is gone, to others."""
         now = trio.current_time()
         count = self._appends.partition_count
         if not count:

@@ -1,8 +1,8 @@
-"""Append batches of events to the partitions of `__warmlog_audit`, on this broker or at another that leads one.
+"""Append batches of events to the partitions of `__warmlog_audit`, here or on the broker that leads one.
 
-It is one topic for the cluster, and not a partition for each broker: a broker that has died takes no events with it,
-and readers find all of them in one place. Another leader gets a Produce request over the connection that brokers have
-to each other. It allows that to brokers only (`Catalog.is_peer`), with CLUSTER_ACTION if there is an authorizer.
+There is one topic for the cluster, and not a partition per broker: events survive the broker, and readers get all of
+them from one topic. Another leader gets a Produce request over the connection between brokers. It accepts that only
+from brokers (`Catalog.is_peer`), with CLUSTER_ACTION if there is an authorizer.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from warmlog.protocol.kafka.messages.records.produce import KafkaProduceRequest
 from warmlog.protocol.kafka.peer_apis import PRODUCE
 from warmlog.protocol.request import PartitionRecords
 
-CONNECTION: Final = -3  # of its own, as those of transactions: a batch waits for the in-sync replicas
-REMOTE_LIMIT_MS: Final = 15_000  # for the replicas of another leader
-UNLIMITED_MS: Final = 1 << 31  # for replicas of a leader here: a batch that was appended must not be appended twice
-MAX_BATCH_BYTES: Final = 1 << 20  # Kafka's default, whatever message.max.bytes is
+CONNECTION: Final = -3  # a separate connection, as for transactions: a batch waits for the in-sync replicas
+REMOTE_LIMIT_MS: Final = 15_000  # time for the replicas of another leader
+UNLIMITED_MS: Final = 1 << 31  # time for the replicas of a leader here: an appended batch must not be appended twice
+MAX_BATCH_BYTES: Final = 1 << 20  # Kafka's default, regardless of message.max.bytes
 
 
 class Failure(NamedTuple):
-    """Why a batch was not appended, as far as is known."""
+    """The known reason why a batch was not appended."""
 
     code: ErrorCode
     reason: str
@@ -38,10 +38,10 @@ class Brokers(Protocol):
     """The other brokers of the cluster."""
 
     def leader_id(self, topic: str, partition: int) -> int | None:
-        """Return the other broker that leads a partition; None if this one does, or none."""
+        """Return the other broker that leads a partition; None if this one or no broker does."""
 
     async def connection(self, node_id: int, number: int) -> PeerConnection:
-        """Return a connection to a broker, the one with this number. Raises PeerError."""
+        """Return the connection to a broker with this number. Raises PeerError."""
 
 
 class TopicAppends:

@@ -1,5 +1,5 @@
-"""Check each request before its handler sees it. Begin at `table`: which API needs which right.
+"""Check the rights of each request before it reaches its handler. Start with `table`: the rights that each API needs.
 
-Handlers know nothing of this: what a sender may not ask is taken out of the request, and the response gets its refusal
-in the same place. Without an authorizer, none of it is between the dispatcher and the handlers.
+Handlers are unaware of this: unauthorized items are removed from the request, and their refusals are inserted into the
+response in the same positions. Without an authorizer, requests pass directly from the dispatcher to the handlers.
 """

@@ -25,12 +25,12 @@ def cluster(operation: Operation) -> Check:
 
 
 async def unchecked(call: CheckedCall) -> Any:
-    """Let everybody ask."""
+    """Accept every sender."""
     return await call.answer()
 
 
 async def describe_cluster(call: CheckedCall) -> Any:
-    """Let everybody ask; the authorized operations are shown with DESCRIBE on the cluster."""
+    """Accept every sender; the authorized operations are shown with DESCRIBE on the cluster."""
     response, access = await call.answer(), call.access
     if not call.request.operations:
         return response
@@ -40,7 +40,7 @@ async def describe_cluster(call: CheckedCall) -> Any:
 
 
 def each_resource(operation: Operation, result: Callable[..., Any], response: Callable[..., Any]) -> Check:
-    """Return a check of each topic or group with settings; brokers, loggers and client metrics are the cluster's."""
+    """Return a check of each resource with settings; brokers, loggers and client metrics count as the cluster."""
 
     def refuse(item: Any) -> Any:
         kinds = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}

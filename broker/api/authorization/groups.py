@@ -50,7 +50,7 @@ def named_group(operation: Operation) -> Check:
 
 
 async def find_coordinator(call: CheckedCall) -> Any:
-    """Check DESCRIBE on each group or transactional id; only brokers ask for the coordinator of a share group."""
+    """Check DESCRIBE on each group or transactional id; only brokers look up the coordinator of a share group."""
     request, access = call.request, call.access
     if request.key_type == CoordinatorType.SHARE:
         access.require(Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
@@ -111,7 +111,7 @@ delete_offsets = offsets_of_group(Operation.DELETE, OffsetDeleteResponse)
 
 
 async def fetch_offsets(call: CheckedCall) -> Any:
-    """Check DESCRIBE on each group and topic; of all offsets of a group, those without it are left out."""
+    """Check DESCRIBE on each group and topic; topics without it are left out of a list of all offsets."""
     access, context = call.access, call.context
     groups: list[FetchedOffsets | None] = []
     smaller: list[OffsetFetchGroup] = []
@@ -155,7 +155,7 @@ def _refused_offset(item: Any) -> FetchedOffset:
 async def _merged(
     call: CheckedCall, group: OffsetFetchGroup, fetched: FetchedOffsets, flags: tuple[bool, ...] | None
 ) -> FetchedOffsets:
-    """Return the offsets of a group with the refusals in their places."""
+    """Return the offsets of a group with refusals in the original positions."""
     if flags is None or group.partitions is None:
         shown: FetchedOffsets = await without_hidden(call, fetched, "partitions", partial(_may_fetch, call.access))
         return shown
@@ -173,7 +173,7 @@ async def _merged(
 
 
 async def consumer_heartbeat(call: CheckedCall) -> Any:
-    """Check READ on the group, and DESCRIBE on each topic that the member subscribes to by its name."""
+    """Check READ on the group, and DESCRIBE on each topic in the subscription."""
     request, access = call.request, call.access
     access.require(Operation.READ, ResourceType.GROUP, request.group)
     if request.topics and not all(await call.context.map(partial(access.topic, Operation.DESCRIBE), request.topics)):
@@ -182,7 +182,7 @@ async def consumer_heartbeat(call: CheckedCall) -> Any:
 
 
 async def share_heartbeat(call: CheckedCall) -> Any:
-    """Check the same of a member of a share group, but leave an impossible member id to the answer, as Kafka does."""
+    """Check the same for a share group; an invalid member id is left to the handler, as in Kafka."""
     call.access.require(Operation.READ, ResourceType.GROUP, call.request.group)
     if 0 < len(call.request.member_id) <= MAX_MEMBER_ID:
         return await consumer_heartbeat(call)

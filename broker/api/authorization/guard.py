@@ -1,4 +1,4 @@
-"""Stand between the dispatcher and the handlers, and check produce and fetch on their direct paths."""
+"""Check requests between the dispatcher and the handlers, and produce and fetch on their direct paths."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ from warmlog.broker.security.authorizer import Authorizer
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
 from warmlog.protocol.response import ProducedPartition
 
-Refused = dict[int, ProducedPartition]  # by place in the request
+Refused = dict[int, ProducedPartition]  # by position in the request
 NONE_REFUSED: Final[Refused] = {}
 
 
@@ -31,11 +31,11 @@ class Guard:
         self._partitions = partitions
 
     def access(self, session: Session) -> Access:
-        """Return the rights of a session, as of now."""
+        """Return the current rights of a session."""
         return Access(self._authorizer, session)
 
     def guarded(self, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-        """Return handlers that check first. Every API has a row."""
+        """Wrap handlers with their checks. Every API has a row."""
         return {api: self._guarded(_check_of(api), handler) for api, handler in handlers.items()}
 
     def _guarded(self, check: Check, handler: Handler) -> Handler:
@@ -45,7 +45,7 @@ class Guard:
         return guarded
 
     def refused_produce(self, request: ProduceRequest, context: Context) -> Refused:
-        """Return the results of the partitions to which the sender may not write; usually there are none."""
+        """Return results for the partitions to which the sender may not write; usually there are none."""
         session, topics = context.session, self._partitions.by_name
         known = session.decisions
         if known is not None and request.transactional_id is None and self._authorizer.holds(known, session.principal):
@@ -77,7 +77,7 @@ class Guard:
         return refused
 
     def _may_begin(self, access: Access, request: ProduceRequest) -> bool:
-        """Return whether the sender may use the transactional id, if the request names one."""
+        """Return whether the sender may use the request's transactional id, if there is one."""
         return not request.is_transactional or access.transactional_id(Operation.WRITE, str(request.transactional_id))
 
     def _may_write(self, access: Access, topic: str, context: Context) -> bool:
@@ -95,7 +95,7 @@ class Guard:
 
 
 def without(request: ProduceRequest, refused: Refused) -> ProduceRequest:
-    """Return a request without the partitions that are refused."""
+    """Return a request without the refused partitions."""
     left = [requested for number, requested in enumerate(request.partitions) if number not in refused]
     return replace(request, partitions=tuple(left))
 

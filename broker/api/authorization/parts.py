@@ -1,4 +1,4 @@
-"""Split a request into what its sender may ask and what not, and merge the answers."""
+"""Split a request into authorized and refused items, and merge the answers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ class CheckedCall(NamedTuple):
     partitions: Partitions
 
     async def answer(self, request: Any = None) -> Any:
-        """Return the handler's response to the request, or to another one."""
+        """Return the handler's response to the request, or to a modified one."""
         return await self.handle(self.request if request is None else request, self.context)
 
 
@@ -33,11 +33,11 @@ Refuse: TypeAlias = Callable[[Any], Any]
 async def answer_allowed(
     call: CheckedCall, items: str, may: May, refuse: Refuse, empty: Any, *, results: str = "", keeps_each: bool = True
 ) -> Any:
-    """Let the handler answer the items that `may` allows; the others get what `refuse` returns, in their places.
+    """Have the handler answer the items that `may` allows; the others get the result of `refuse`, in the same order.
 
-    `items` and `results` are the fields of request and response, `empty` a response without results. An answer with
-    another number of results than items is an error of the whole, and stays as it is. Without `keeps_each`, the handler
-    answers equal items once, and so does this.
+    `items` and `results` are the fields of request and response, `empty` a response without results. A response with
+    fewer or more results than items is an error of the whole request, and stays unchanged. Without `keeps_each`, the
+    handler answers equal items once, and so does this.
     """
     request, context = call.request, call.context
     wanted: Sequence[Any] = getattr(request, items)

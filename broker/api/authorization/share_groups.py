@@ -121,7 +121,7 @@ async def delete_offsets(call: CheckedCall) -> Any:
 async def _change_offsets(
     call: CheckedCall, operation: Operation, name_of: Callable[[Any], str], refuse: Callable[[Any], Any]
 ) -> Any:
-    """Let the handler change the topics that the sender may read. The group is checked even if there are none."""
+    """Have the handler change the topics that the sender may read. The group is checked even if there are none."""
     call.access.require(operation, ResourceType.GROUP, call.request.group)
     allowed, hidden = await _split(call, Operation.READ, call.request.topics, name_of)
     response = await call.answer(replace(call.request, topics=allowed) if hidden else None)
@@ -148,7 +148,7 @@ def _topic_of(item: Any) -> str:
 
 
 async def native_records(call: CheckedCall) -> Any:
-    """Check READ on the group and on each topic that a request of a session names."""
+    """Check READ on the group and on each topic of a session's request."""
 
     def refuse(item: native.AcknowledgedPartition) -> Value:
         if call.request.api == native.AcknowledgeShareGroupRequest.api:
@@ -172,7 +172,7 @@ async def reset(call: CheckedCall) -> Any:
 
 
 async def _natively(call: CheckedCall, items: str, refuse: Callable[[Any], Value]) -> Any:
-    """Let the handler answer the items whose topics the sender may read."""
+    """Have the handler answer the items whose topics the sender may read."""
     call.access.require(Operation.READ, ResourceType.GROUP, call.request.group)
     allowed, hidden = await _split(call, Operation.READ, getattr(call.request, items), _topic_of)
     response = await call.answer(replace(call.request, **{items: allowed}) if hidden else None)

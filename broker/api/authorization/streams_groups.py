@@ -14,7 +14,7 @@ from warmlog.protocol.kafka.messages.groups import streams_descriptions as descr
 
 
 async def heartbeat(call: CheckedCall) -> Any:
-    """Check READ on the group, and DESCRIBE on each topic of the topology, whose names are checked before, as by Kafka.
+    """Check READ on the group, and DESCRIBE on each topic of the topology. As in Kafka, names are validated first.
 
     The handler checks CREATE on the internal topics that it creates.
     """

@@ -1,7 +1,7 @@
-"""Which right each request needs: one row for each API of both protocols, from which a page of the docs is generated.
+"""The rights that each request needs: one row per API of both protocols, from which a page of the docs is generated.
 
-A row has the check, and says in words what it checks; a test compares the words with the rights that the check asks
-for. Source: kafka.server.KafkaApis, ControllerApis, AclApis, ConfigHelper; docs/security.html, "Protocols".
+A row has the check and its description; a test compares the description with the rights that the check queries. Source:
+kafka.server.KafkaApis, ControllerApis, AclApis, ConfigHelper; docs/security.html, "Protocols".
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ NOTHING = "nothing"
 class Row(NamedTuple):
     """An API: its name in Kafka or in the native protocol, what it needs, and the check.
 
-    `check` is None where the dispatcher checks by itself. `missing`: what a sender without the right gets.
+    `check` is None where the dispatcher itself checks. `missing`: what a sender without the right gets.
     """
 
     name: str

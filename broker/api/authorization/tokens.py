@@ -9,7 +9,7 @@ from warmlog.protocol.errors import ErrorCode
 
 
 async def create(call: CheckedCall) -> Any:
-    """Let everybody create tokens for themselves, and for others with CREATE_TOKENS on these users."""
+    """Allow users to create tokens for themselves, and for others with CREATE_TOKENS on these users."""
     owner, requester = call.request.owner, call.context.session.principal
     name = "" if owner is None else f"{owner[0]}:{owner[1]}"
     if name and name != str(requester) and not call.access.may(Operation.CREATE_TOKENS, ResourceType.USER, name):

@@ -62,7 +62,7 @@ def each_partition(operation: Operation, result: Callable[..., Any], response: C
 def each_partition_or_peer(
     operation: Operation, result: Callable[..., Any], response: Callable[..., Any], *, of_replicas: bool = False
 ) -> Check:
-    """Return the same check, which a broker passes with CLUSTER_ACTION. `of_replicas`: if it names its replica id."""
+    """Return the same check, which brokers pass with CLUSTER_ACTION. `of_replicas`: only with a replica id."""
     check = each_partition(operation, result, response)
 
     async def check_or_peer(call: CheckedCall) -> Any:
@@ -154,7 +154,7 @@ def _authorized(access: Access, topic: TopicMetadata) -> TopicMetadata:
 
 
 async def describe_partitions(call: CheckedCall) -> Any:
-    """Hide topics without DESCRIBE: leave them out of a list of all, and refuse them where they are named."""
+    """Hide topics without DESCRIBE: leave them out of a list of all, and refuse them if they are named."""
     request, access, context = call.request, call.access, call.context
     start = "" if request.cursor is None else request.cursor[0]
     is_all = not request.topics
@@ -204,7 +204,7 @@ async def create(call: CheckedCall) -> Any:
 
 
 def _shown(access: Access, topic: CreatedTopic) -> CreatedTopic:
-    """Return the result of a creation without what needs DESCRIBE_CONFIGS."""
+    """Return the result of a creation without the parts that need DESCRIBE_CONFIGS."""
     if not isinstance(topic, KafkaCreatedTopic) or topic.error is not ErrorCode.NONE:
         return topic
     if access.topic(Operation.DESCRIBE_CONFIGS, topic.name):
@@ -214,7 +214,7 @@ def _shown(access: Access, topic: CreatedTopic) -> CreatedTopic:
 
 
 async def delete(call: CheckedCall) -> Any:
-    """Check DELETE. A topic named by an id, and without DESCRIBE, looks like one that does not exist."""
+    """Check DELETE. A topic identified by its id, without DESCRIBE, appears not to exist."""
     request, access = call.request, call.access
     if access.cluster(Operation.DELETE):
         return await call.answer()

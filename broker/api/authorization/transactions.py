@@ -47,7 +47,7 @@ async def add_partitions(call: CheckedCall) -> Any:
 
 
 async def _refused(call: CheckedCall, transaction: PartitionsOfTransaction) -> AddedPartitions | None:
-    """Return the result of a transaction that is refused, or None."""
+    """Return the result of a refused transaction, or None."""
     access, transactional_id = call.access, transaction.transactional_id
     if not access.transactional_id(Operation.WRITE, transactional_id):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,4 +1,4 @@
-"""Requests about the cluster and this node: versions, features, the controller quorum, security.
+"""Requests about the cluster and this node: versions, features, controller quorum, security.
 
 Start with `greeting`, which answers the first request of every connection.
 """

@@ -27,7 +27,7 @@ from warmlog.protocol.acls import (
 )
 from warmlog.protocol.errors import ErrorCode
 
-MAX_DELETED = 10_000  # by one request, as in Kafka (MAX_RECORDS_PER_USER_OP)
+MAX_DELETED = 10_000  # per request, as in Kafka (MAX_RECORDS_PER_USER_OP)
 
 
 class AclsApi:
@@ -51,7 +51,7 @@ class AclsApi:
             raise RequestError(ErrorCode.SECURITY_DISABLED, "no authorizer is configured, so every request is allowed")
 
     async def describe(self, request: DescribeAclsRequest, context: Context) -> DescribeAclsResponse:
-        """List the ACLs that match the filter, those of a pattern together."""
+        """List the ACLs that match the filter, grouped by pattern."""
         self._require()
         try:
             selected = await self._selected(_filter(request.filter), context)
@@ -64,7 +64,7 @@ class AclsApi:
         return DescribeAclsResponse(acls=tuple([acl for acls in by_pattern.values() for acl in acls]))
 
     async def create(self, request: CreateAclsRequest, context: Context) -> CreateAclsResponse:
-        """Create each valid ACL; one that exists already is a success."""
+        """Create each valid ACL; an existing one counts as created."""
         self._require()
         results: list[CreatedAcl] = []
         acls: list[Acl] = []
@@ -79,7 +79,7 @@ class AclsApi:
         return CreateAclsResponse(results=tuple(results))
 
     async def delete(self, request: DeleteAclsRequest, context: Context) -> DeleteAclsResponse:
-        """Delete what each valid filter selects. Raises RequestError for more than MAX_DELETED ACLs."""
+        """Delete the ACLs that each valid filter selects. Raises RequestError for more than MAX_DELETED ACLs."""
         self._require()
         results: list[DeletedAcls] = []
         ids: dict[UUID, None] = {}

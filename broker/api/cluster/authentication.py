@@ -1,7 +1,7 @@
 """Log clients in: SaslHandshake, SaslAuthenticate and `authenticate`, with the state of `security.sasl`.
 
-A failed login is answered `connection.failed.authentication.delay.ms` after its request, however long checking it took,
-so that the time does not tell whether a user exists. Source: SaslServerAuthenticator, KafkaApis.
+A failed login is answered `connection.failed.authentication.delay.ms` after its request, regardless of how long the
+check took, so that the time does not reveal whether a user exists. Source: SaslServerAuthenticator, KafkaApis.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ class AuthenticationApi:
     async def authenticate_native(
         self, request: AuthenticateRequest, context: Context
     ) -> AuthenticateResponse | ErrorResponse:
-        """Do both in one request: the first token chooses the mechanism, which cannot change afterwards."""
+        """Do both in one request: the first token's mechanism cannot change afterwards."""
         login = _login(context.session)
         if login.stage is not Stage.EXCHANGING:
             chosen = await self.handshake(SaslHandshakeRequest(mechanism=request.mechanism), context, may_be_raw=False)
@@ -116,13 +116,13 @@ class AuthenticationApi:
         return answer
 
     async def _check(self, check: Callable[[], bool], login: Login, session: Session) -> bool:
-        """Check a password or a token in a worker, unless the connection has closed meanwhile."""
+        """Check a password or token in a worker, unless the connection closes before its turn."""
         return await self._logins.check(
             check, session.peer[0], lambda: not login.has_failed and not login.overdue(login.rules.clock())
         )
 
     async def _refused(self, login: Login, error: SaslError, began_at: float, context: Context) -> None:
-        """Count and log a failed login, and return when it may be answered."""
+        """Count and log a failed login; return the time at which to answer."""
         login.failed()
         if not isinstance(error, RefusedTokenError):
             self._count_failed(context.session, login, error)

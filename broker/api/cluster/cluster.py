@@ -26,7 +26,7 @@ class ClusterApi:
         return {DescribeClusterRequest.api: self.describe_cluster}
 
     async def describe_cluster(self, request: DescribeClusterRequest, context: Context) -> DescribeClusterResponse:
-        """Return the brokers at the addresses advertised to the client; those that are fenced if it asks for them."""
+        """Return the brokers at the addresses advertised to the client, with fenced ones on request."""
         if request.endpoint_type == _CONTROLLERS:
             raise RequestError(
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controller endpoints are not available on a broker listener"

@@ -32,7 +32,7 @@ from warmlog.protocol.kafka.messages.cluster.controller import (
 )
 
 METADATA_LOG = PartitionEntry(topic="__cluster_metadata", partition=0)
-LISTENER = "PLAINTEXT"  # Kafka's clients accept uppercase listener names only
+LISTENER = "PLAINTEXT"  # Kafka's clients accept only uppercase listener names
 
 
 class ControllerApi:
@@ -47,7 +47,7 @@ class ControllerApi:
         clock: Callable[[], int],
         catalog: Catalog,
     ) -> None:
-        """`clock` gives ms since the epoch."""
+        """`clock` returns ms since the epoch."""
         self._node = node
         self._catalog = catalog
         self._features = features
@@ -100,7 +100,7 @@ class ControllerApi:
         return ControllerResponse()
 
     async def unregister_broker(self, request: UnregisterBrokerRequest, _: Context) -> ControllerResponse:
-        """Forget a broker of a cluster that is gone for good. Refuse one that is running."""
+        """Unregister a broker that will not return. Refuse one that is running."""
         self._refuse_running("broker", request.broker_id)
         if not self._node.image.is_known(request.broker_id):
             raise RequestError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {request.broker_id} is not registered")
@@ -108,7 +108,7 @@ class ControllerApi:
         return ControllerResponse()
 
     async def unregister_controller(self, request: UnregisterControllerRequest, _: Context) -> ControllerResponse:
-        """Refuse: the controllers are the running brokers, and another one is not registered."""
+        """Refuse: controllers are the running brokers, and others are not registered."""
         self._refuse_running("controller", request.controller_id)
         raise RequestError(
             ErrorCode.CONTROLLER_ID_NOT_REGISTERED, f"Controller ID {request.controller_id} is not registered"

@@ -1,6 +1,6 @@
-"""Users' SCRAM credentials, at Kafka's semantics. Source: ScramControlManager, ScramImage.
+"""Users' SCRAM credentials, with Kafka's semantics. Source: ScramControlManager, ScramImage.
 
-A request with many users is committed in several transactions, where Kafka has one.
+A request with many users is committed in several transactions, unlike in Kafka.
 """
 
 from collections import Counter
@@ -90,13 +90,13 @@ class CredentialsApi:
         return AlterUserScramCredentialsResponse(results=tuple(results))
 
     def _check_present(self, key: UserMechanism) -> None:
-        """Raise RequestError for a credential that does not exist."""
+        """Raise RequestError if a credential does not exist."""
         if key not in self._node.image.credentials:
             raise RequestError(ErrorCode.RESOURCE_NOT_FOUND, f"user {key[0]} has no credential for {key[1]}")
 
 
 def _check_name(user: str, number: int, times: int) -> Mechanism:
-    """Return the mechanism of a change. Raises RequestError for an unknown one, and for a name that cannot log in."""
+    """Return the mechanism of a change. Raises RequestError for an unknown one, or an impossible user name."""
     if times > 1:
         raise RequestError(ErrorCode.DUPLICATE_RESOURCE, f"user {user} occurs twice")
     if not user:

@@ -1,4 +1,4 @@
-"""Requests about delegation tokens, at Kafka's semantics. Source: DelegationTokenControlManager, KafkaApis."""
+"""Requests about delegation tokens, with Kafka's semantics. Source: DelegationTokenControlManager, KafkaApis."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -35,7 +35,7 @@ from warmlog.protocol.kafka.messages.security.authentication import (
 )
 from warmlog.protocol.records.record import MAX_INT64
 
-_AT_ONCE: Final = 2  # new credentials that are computed at a time
+_AT_ONCE: Final = 2  # new credentials computed concurrently
 
 
 class DelegationTokensApi:
@@ -104,7 +104,7 @@ class DelegationTokensApi:
         )
 
     async def renew(self, request: RenewDelegationTokenRequest, context: Context) -> TokenExpiryResponse:
-        """Let a token expire later."""
+        """Extend a token's validity."""
         requester = _authenticated(context.session)
         token_id, token = self._find(request.hmac, context)
         now = self._clock_ms()
@@ -115,7 +115,7 @@ class DelegationTokensApi:
         return await self._change(token_id, min(token.max_at, now + period_ms), context)
 
     async def expire(self, request: ExpireDelegationTokenRequest, context: Context) -> TokenExpiryResponse:
-        """Let a token expire earlier, or remove it at once."""
+        """Set an earlier expiry, or remove the token immediately."""
         requester = _authenticated(context.session)
         token_id, token = self._find(request.hmac, context)
         _check_owner(token, requester)
@@ -155,7 +155,7 @@ class DelegationTokensApi:
         return self._secret
 
     def _find(self, token_hmac: bytes, context: Context) -> tuple[str, DelegationToken]:
-        """Return the token that a client knows. Raises RequestError."""
+        """Return the token with the client's HMAC. Raises RequestError."""
         self._require()
         image = self._node.image
         token_id = image.token_ids.get(fingerprint(bytes(token_hmac)))
@@ -166,11 +166,11 @@ class DelegationTokensApi:
 
 
 def _authenticated(session: Session) -> Principal:
-    """Return the requester. Raises RequestError for a client that has not logged in, or has with a token."""
+    """Return the requester. Raises RequestError for a client that has not logged in, or did so with a token."""
     if session.principal == ANONYMOUS or (session.login is not None and session.login.is_by_token):
         raise RequestError(
             ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-            "delegation tokens need a connection that is authenticated, and not by one of them",
+            "delegation tokens need a connection that is authenticated, and not by a delegation token",
         )
     return session.principal
 

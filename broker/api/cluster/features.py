@@ -40,10 +40,10 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class Features:
-    """The finalized levels, as in the image of the store. Call on the event loop."""
+    """The finalized levels in the image of the store. Call all methods on the event loop."""
 
     def __init__(self, node: StoreNode, *changed: Callable[[str, int], None]) -> None:
-        """Take the levels. Each of `changed` is called with each feature and its level, at first here."""
+        """Each of `changed` is called with each feature and its level, first in this constructor."""
         self._node = node
         self._changed = changed
         self._lock = trio.Lock()
@@ -58,7 +58,7 @@ class Features:
 
     @property
     def epoch(self) -> int:
-        """A number that grows with each change of a level."""
+        """A number that increases with each change of a level."""
         return self._node.image.revision
 
     def level(self, name: str) -> int:

@@ -1,6 +1,6 @@
-"""Clients' quotas, at Kafka's semantics. Source: ClientQuotaControlManager, ClientQuotasImage.
+"""Clients' quotas, with Kafka's semantics. Source: ClientQuotaControlManager, ClientQuotasImage.
 
-A request with many entities is committed in several transactions, where Kafka has one. Addresses are not resolved.
+A request with many entities is committed in several transactions, unlike in Kafka. Host names are not resolved.
 """
 
 from collections.abc import Container, Mapping
@@ -70,7 +70,7 @@ class QuotasApi:
         return DescribeClientQuotasResponse(entries=tuple(entries))
 
     async def alter(self, request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
-        """Change the quotas of each valid entity; of an entity that occurs twice, the first time only."""
+        """Change the quotas of each valid entity; of a repeated entity only the first occurrence."""
         results: list[AlteredQuotas] = []
         changes: dict[QuotaEntity, Mapping[str, float | None]] = {}
         for alteration in request.alterations:
@@ -115,7 +115,7 @@ def _matches(wanted: QuotaFilter, parts: Mapping[str, str | None]) -> bool:
 
 
 def _checked(alteration: QuotaAlteration, earlier: Container[QuotaEntity]) -> QuotaChanges:
-    """Return the changes of an entity, which must not be one of the earlier ones. Raises InvalidQuotaError."""
+    """Return the changes of an entity, which must not repeat an earlier one. Raises InvalidQuotaError."""
     entity = QuotaEntity.of(alteration.entity)
     if entity in earlier:
         raise InvalidQuotaError("the entity occurs twice")

@@ -47,7 +47,7 @@ class TopicEntries:
 
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
-        self._overrides = settings.overrides  # for which the caches are valid
+        self._overrides = settings.overrides  # settings for which the caches are valid
         self._inherited: dict[tuple[int, bool, bool], dict[str, ConfigEntry]] = {}
         self._shared: dict[Hashable, tuple[ConfigEntry, ...]] = {}
 
@@ -108,7 +108,7 @@ def cluster_entries(settings: LiveSettings, *, synonyms: bool, documentation: bo
 
 
 def resource_entries(settings: LiveSettings, kind: ResourceKind, name: str, *, synonyms: bool) -> list[ConfigEntry]:
-    """Return the settings kept for a group or a client metrics subscription, sorted by name."""
+    """Return the stored settings of a group or client metrics subscription, sorted by name."""
     types = resource_settings(kind)
     source = ConfigSource.DYNAMIC_GROUP if kind == "group" else ConfigSource.DYNAMIC_CLIENT_METRICS
     texts = settings.overrides.resources.get(f"{kind}:{name}", {})
@@ -126,7 +126,7 @@ def resource_entries(settings: LiveSettings, kind: ResourceKind, name: str, *, s
 
 
 def _resource_synonyms(settings: LiveSettings, name: str, text: str, source: ConfigSource) -> tuple[ConfigSynonym, ...]:
-    """Return the values that a setting of a group could take: its own, and those of the broker's setting behind it."""
+    """Return the candidate values of a group's setting: its own, and those of the corresponding broker setting."""
     own = ConfigSynonym(name=name, value=text, source=source)
     if f"group.{name}" not in FIELDS:
         return (own,)
@@ -138,7 +138,7 @@ def _resource_synonyms(settings: LiveSettings, name: str, text: str, source: Con
 
 
 def _kept_entry(name: str, origins: Sequence[tuple[str, str, str]], *, synonyms: bool) -> ConfigEntry:
-    """Return a setting of brokers that has no effect. `origins`: as of EffectiveSetting, at least one."""
+    """Return a stored broker setting without effect. `origins`: as in EffectiveSetting, at least one."""
     kafkas = broker_setting(name)
     assert kafkas is not None, "unknown settings are not kept"
     _, text, source = origins[0]

@@ -49,15 +49,15 @@ from warmlog.protocol.kafka.messages.cluster.configs import (
     ListConfigResourcesResponse,
 )
 
-KEYS_PER_PIECE = 4096  # requested names filtered at once: 0.3 ms
+KEYS_PER_PIECE = 4096  # requested names filtered in one step: 0.3 ms
 MAX_CHANGES = 1000  # per resource; no resource has as many settings
 _BROKER_ID = re.compile(r"-?[0-9]{1,10}")
-# Resources whose settings are kept. Those of groups take effect; those of client metrics (KIP-714) do not.
+# Resources whose settings are stored. Those of groups take effect; those of client metrics (KIP-714) do not.
 _KEPT: Mapping[int, ResourceKind] = {
     ConfigResourceType.GROUP: "group",
     ConfigResourceType.CLIENT_METRICS: "client-metrics",
 }
-MAX_KEPT = 1000  # such resources with settings
+MAX_KEPT = 1000  # number of such resources
 _ALL_TYPES = frozenset(map(int, ConfigResourceType))
 _LIST_OPERATIONS = {ConfigOperation.APPEND, ConfigOperation.SUBTRACT}
 
@@ -82,7 +82,7 @@ class ConfigsApi:
     async def list_resources(
         self, request: ListConfigResourcesRequest, context: Context
     ) -> ListConfigResourcesResponse:
-        """List the resources that have settings: brokers, their loggers, topics, and groups with kept settings."""
+        """List the resources that have settings: brokers, their loggers, topics, and groups with stored settings."""
         types = frozenset(request.types) or _ALL_TYPES
         if not types <= _ALL_TYPES:
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, f"unknown resource types {sorted(types - _ALL_TYPES)}")
@@ -206,7 +206,7 @@ class ConfigsApi:
             await self._partitions.alter_broker(
                 _broker_change(alteration, incremental=request.incremental), validate_only=request.validate_only
             )
-        except SettingError as error:  # as in Kafka, where topics have INVALID_CONFIG instead (KAFKA-13609)
+        except SettingError as error:  # as in Kafka, which uses INVALID_CONFIG for topics (KAFKA-13609)
             raise RequestError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     def _alter_levels(self, alteration: ConfigAlteration, request: AlterConfigsRequest) -> None:

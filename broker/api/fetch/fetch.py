@@ -1,7 +1,7 @@
 """One fetch, from the first pass over its partitions to the response.
 
-A reader of a sealed segment is answered at once, even with little data: new records go to the active segment, so
-waiting would not add anything to the slice (Kafka's DelayedFetch, case F).
+A reader of a sealed segment is answered immediately, even with little data: new records go to the active segment, so
+waiting would add nothing to the slice (Kafka's DelayedFetch, case F).
 
 Data outside the page cache is read by worker threads before the response begins (`warming`). A fetch that waits holds
 no files open.
@@ -39,7 +39,7 @@ from warmlog.protocol.response import FetchedPartition, FetchResponse
 
 
 class Fetches:
-    """What all fetches share."""
+    """The objects that all fetches share."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Fetches:
     def begin(self, request: FetchRequest, context: Context) -> "Fetch | FetchResponse":
         """Serve from the data available now, or return a pending `Fetch`.
 
-        Continue a pending one with `resume` or `work` until one of them returns the response, or give it up with
+        Continue a pending one with `resume` or `work` until one of them returns the response, or cancel it with
         `abandon`.
         """
         client = context.session
@@ -96,7 +96,7 @@ class Fetch:
         client: Session,
         access: Callable[[], Access] | None,
     ) -> None:
-        """`access` returns the rights of the client as of now, if there is an authorizer."""
+        """`access` returns the current rights of the client, if there is an authorizer."""
         self._access = access
         self._client = client
         self._revision = 0 if access is None else access().revision
@@ -105,11 +105,11 @@ class Fetch:
         self._request = request
         self._epoch = session.epoch
         self._tells_all = session.id == NO_SESSION
-        self._steps: Iterator[None] | None = None  # the rest of a large fetch
+        self._steps: Iterator[None] | None = None  # the remaining steps of a large fetch
         self._response: FetchResponse | None = None
         self._news: list[SessionPartition] = []
         self._warming: Warming | None = None  # set by the first cold read
-        self._latest: FetchReader  # the latest one, set by `_read`
+        self._latest: FetchReader  # of the latest pass, set by `_read`
         self._waiter: FetchWaiter | None = None
         self._replica = request.replica if isinstance(request, KafkaFetchRequest) else CONSUMER
         is_consumer = self._replica.broker < 0
@@ -122,7 +122,7 @@ class Fetch:
 
     @property
     def max_wait_ms(self) -> int:
-        """Total time that this fetch may wait, in ms."""
+        """The total time that this fetch may wait, in ms."""
         return self._request.max_wait_ms
 
     @property
@@ -137,9 +137,9 @@ class Fetch:
         return self._advance(self._begin())
 
     def resume(self, *, is_over: bool = False) -> "Fetch | FetchResponse":
-        """Serve a fetch again that was woken, or whose wait time has passed; returns as `Fetches.begin` does.
+        """Serve a fetch again after a notification or the end of its wait; returns as `Fetches.begin` does.
 
-        With `is_over` any amount of data is enough: the fetch may need a task, but does not wait again.
+        With `is_over`, any amount of data is enough: the fetch may need a task, but does not wait again.
         """
         self._withdraw()
         if is_over:
@@ -172,7 +172,7 @@ class Fetch:
                 entry.result = None  # holds a file open
 
     def abandon(self) -> None:
-        """Give up a pending fetch without a response."""
+        """Cancel a pending fetch without a response."""
         self._withdraw()
         self._close(keep=False)
 
@@ -218,23 +218,23 @@ class Fetch:
         yield from self._serve(reports=True)
 
     def _serve(self, *, reports: bool = False) -> Iterator[None]:
-        """Read what may have changed, and respond if that is enough. `reports`: see `FetchReader`."""
+        """Read partitions that may have changed, and respond if there is enough. `reports`: see `FetchReader`."""
         for _ in self._read(reports=reports):
             yield
         if self._is_enough and not self._is_cold:
             yield from self._respond()
 
     def _respond(self) -> Iterator[None]:
-        """Respond with the results of the latest pass, and record in the session what the client knows then.
+        """Respond with the results of the latest pass, and record in the session what the client then knows.
 
-        Yields after every LONG_STEP partitions that are collected, and every STEP that are recorded.
+        Yields after collecting LONG_STEP partitions, and after recording STEP.
         """
         request, session = self._request, self._session
         entries = session.order if self._tells_all else self._news
         is_as_requested = self._tells_all and len(entries) == len(request.partitions)
         names = isinstance(request, KafkaFetchRequest) and not is_as_requested
         results: list[FetchedPartition] = []
-        requested: list[Any] = []  # how each of them was requested, unless it is the same as in the request
+        requested: list[Any] = []  # how each of them was requested, unless it is as in this request
         for start in range(0, len(entries), LONG_STEP):
             if start:
                 yield
@@ -262,7 +262,7 @@ class Fetch:
         self._close(keep=True)
 
     def _is_throttled(self) -> bool:
-        """Record the bytes for the client's quota; return whether it gets none of them, since it has to pause."""
+        """Record the bytes for the client's quota; return whether it has to pause and so gets none of them."""
         quotas = self._shared.quotas
         if not quotas.is_on or self._replica.broker >= 0:
             return False
@@ -270,7 +270,7 @@ class Fetch:
         return is_empty
 
     def _respond_without_records(self, results: list[FetchedPartition]) -> None:
-        """Respond as if nothing had been read; the session stays as it was (KIP-219)."""
+        """Respond as if nothing had been read; the session is unchanged (KIP-219)."""
         for entry in self._news:
             entry.result = None  # holds a file open
         self._news = []
@@ -317,7 +317,7 @@ class Fetch:
 
     @property
     def _is_enough(self) -> bool:
-        """Whether to answer now.
+        """Whether to respond now.
 
         True with enough data, data of a sealed segment or an error to report; when no requested partition exists, when
         the client does not want to wait or has waited long enough, and when a later request has advanced the session.
@@ -381,7 +381,7 @@ class Fetch:
         return entry.requested.offset == result.high_watermark
 
     async def _warm_up(self, context: Context) -> None:
-        """Read the slices of the response into the page cache, as far as errors can still be reported."""
+        """Read the slices of the response into the page cache, while errors can still be reported."""
 
         async def read_again() -> FetchReader:
             for _ in self._read():

@@ -1,4 +1,4 @@
-"""What a fetch request asks for, apart from its partitions, and how one of a session that does not fit is refused."""
+"""The parameters of a fetch request besides its partitions, and the refusal of one that does not fit its session."""
 
 from collections.abc import Hashable
 
@@ -10,12 +10,12 @@ from warmlog.protocol.request import FetchRequest
 
 
 def is_of_follower(request: FetchRequest) -> bool:
-    """Return whether another broker fetches."""
+    """Return whether the sender is another broker."""
     return isinstance(request, KafkaFetchRequest) and request.replica.broker >= 0
 
 
 def limited(request: FetchRequest, most: int | None) -> FetchRequest:
-    """Return the request for no more bytes than a quota allows at once: more would always be throttled."""
+    """Limit a request to the bytes that a quota allows in one response: more would always be throttled."""
     if most is None or request.max_bytes <= most:
         return request
     return replace(request, max_bytes=most, min_bytes=min(request.min_bytes, most))
@@ -35,5 +35,5 @@ def kind_of(request: FetchRequest) -> Hashable:
 
 
 def refused(error: FetchSessionError) -> KafkaFetchResponse:
-    """Return the response to a request that its session refuses."""
+    """Return the response to a request that does not fit its session."""
     return KafkaFetchResponse(partitions=(), error=error.code, requested=())

@@ -1,4 +1,4 @@
-"""Read from the partitions of a fetch what can be sent now, within the size limits.
+"""Read the available records of a fetch's partitions, within the size limits.
 
 Size limits (KIP-74): partitions are served in the order requested. `max_bytes` bounds the whole response and each
 partition's own limit bounds its part, but the first batch of the first partition that has one is always returned whole,
@@ -33,10 +33,12 @@ from warmlog.protocol.response import AbortedTransaction, FetchedPartition
 MAX_SLICES = 128
 MAX_REPLY_BYTES = (
     1 << 30
-)  # with the first batch, which is always whole, and the response's fields, this fits into a frame's 32-bit length
+)  # together with the first batch, which is always whole, and other fields, this fits into a frame's 32-bit length
 
 
-MAX_CHECKED_BYTES = 1 << 20  # of a slice, checked for residency before the response begins; the sender checks the rest
+MAX_CHECKED_BYTES = (
+    1 << 20
+)  # of a slice, checked for residency before the response begins; the sender checks the rest
 NO_FAILURES: Mapping[Partition, Exception] = {}
 NO_RECORDS: Sized = b""
 NONE_ABORTED: tuple[AbortedTransaction, ...] = ()
@@ -53,7 +55,7 @@ UNREADABLE = (OSError, StorageError, CorruptBatchError)  # caused by the disk, n
 
 
 class FetchReader:
-    """Read partitions one after another and count what the response may still hold."""
+    """Reads partitions one after the other, and counts the bytes that the response may still hold."""
 
     __slots__ = (
         "_failures",
@@ -84,7 +86,7 @@ class FetchReader:
     ) -> None:
         """`failures` maps partitions whose read has just failed to the error to report.
 
-        `reports`: this is a fetch's first pass: the offsets of a follower say what it has.
+        `reports`: this is a fetch's first pass, in which a follower's offsets show what it has.
         """
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)
@@ -98,14 +100,14 @@ class FetchReader:
         self._slices = 0  # partitions with records
         self.size = 0
         self.unknown = 0  # partitions that do not exist
-        self.urgent = False  # something has to be reported at once, such as an error of an existing partition
+        self.urgent = False  # there is something to report immediately, such as an error of an existing partition
         self.cold_lookups: list[tuple[Partition, ColdReadError]] = []  # index or header pages are not resident
         self.cold_slices: list[tuple[Partition, FileSlice]] = []  # the beginning of the slice is not resident
         self._failures = failures
         self.lags = False  # some records come from a sealed segment
 
     def missing_bytes(self, min_bytes: int) -> int:
-        """Return how many bytes are missing for a response; never more than a response can hold."""
+        """Return how many bytes a response still lacks; never more than a response can hold."""
         return min(min_bytes, max(self._most, 1)) - self.size
 
     def at(self, requested: FetchPartition, partition: Partition | None) -> FetchedPartition:
@@ -142,7 +144,7 @@ class FetchReader:
         )
 
     def unauthorized(self, requested: FetchPartition) -> FetchedPartition:
-        """Return the result of a partition that the client may not read, which tells nothing of it."""
+        """Return the result of a partition that the client may not read, without any information about it."""
         self.urgent = True
         return FetchedPartition(
             topic=requested.topic,
@@ -153,7 +155,7 @@ class FetchReader:
         )
 
     def _gone(self, requested: FetchPartition) -> Exception:
-        """Return the error for a partition that is not served; an offline one is reported at once."""
+        """Return the error for a partition that is not served; an offline one is reported immediately."""
         error = self._partitions.missing(requested.topic, requested.partition)
         if isinstance(error, UnknownTopicError):
             self.unknown += 1
@@ -171,15 +173,15 @@ class FetchReader:
             self._check_replica(requested, partition)
 
     def _check_replica(self, requested: KafkaFetchPartition, partition: Partition) -> None:
-        """Raise RequestError for a broker without a replica, or with another epoch than that of its registration.
+        """Raise RequestError for a broker without a replica, or with an epoch other than its registration's.
 
-        Fetches advance the high watermark, so an invented epoch must not count, and -1 (before version 15) neither. A
-        later one may be that of a registration which this broker does not see yet: the follower tries again.
+        Fetches advance the high watermark, so neither an invented epoch nor -1 (before version 15) may count. A later
+        one may belong to a registration that this broker has not seen yet: the follower retries.
         """
         broker, epoch = self._replica
         replication = partition.replication
         if replication is None or not replication.is_follower(broker):
-            knows_epoch = requested.current_leader_epoch >= 0  # and the assignment of a later one, maybe
+            knows_epoch = requested.current_leader_epoch >= 0  # and perhaps a later assignment
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             raise RequestError(code, f"broker {broker} is not a replica of {partition.topic}-{partition.index}")
         if not replication.is_latest(broker, epoch):
@@ -211,7 +213,9 @@ class FetchReader:
         """Report the progress of a follower, before the read: the response then has the new high watermark."""
         log, replication = partition.log, partition.replication
         assert replication is not None, "checked"
-        if log.offsets.log_start_offset <= requested.offset <= log.offsets.log_end_offset:  # else the read refuses it
+        if (
+            log.offsets.log_start_offset <= requested.offset <= log.offsets.log_end_offset
+        ):  # else the read refuses it
             replication.fetched(self._replica.broker, self._replica.epoch, requested.offset, requested.log_start_offset)
 
     def _take(self, requested: FetchPartition, partition: Partition) -> LogRead | None:

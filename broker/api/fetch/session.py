@@ -1,25 +1,25 @@
 """A fetch session: the partitions that a client fetches, and which of them may have changed.
 
-Every fetch belongs to a session. With an incremental session (KIP-227) a request names only changes to the partitions,
-and the response contains only partitions that have changed:
+Every fetch belongs to a session. With an incremental session (KIP-227) a request has only changes of the partitions,
+and the response only partitions that have changed:
 
     full fetch, epoch 0     -> `FetchSessions.register`: the session gets an id
     incremental, epoch n    -> `FetchSessions.find` and `update`: the request adds, changes and forgets partitions;
                                epoch n + 1 comes next
     full fetch, epoch -1    -> `FetchSessions.remove`
 
-All other fetches name all of their partitions and get all of them back. Each connection keeps a session of its own for
-them (`ConnectionSessions`), invisible to the client, because most of these fetches repeat the previous one.
+All other fetches name all of their partitions and get results for all of them. Each connection has a session of its own
+for them (`ConnectionSessions`), invisible to the client, because most of these fetches repeat the previous one.
 
-A partition is `pending` while it may have something to report: after the client requested it differently, after its log
-reported a change (each entry is enlisted with its `Partition`), or when the last fetch did not return everything. A
-fetch reads only pending partitions, so a thousand idle ones cost little. A partition that does not exist stays pending
-until it is created.
+A partition is `pending` while it may have something to report: after the client has changed how it is requested, after
+its log has reported a change (each entry is enlisted with its `Partition`), or when the last fetch did not return
+everything. A fetch reads only pending partitions, so a thousand idle ones cost little. A partition that does not exist
+stays pending until it is created.
 
 Loops over all partitions of a request are generators that yield after every STEP partitions.
 
 Invariants:
-1. A partition that is not pending has nothing to read, no error, and nothing that its client does not know.
+1. A partition that is not pending has nothing to read, no error, and no changes unknown to its client.
 2. Pending partitions are in the order in which they are served next: those whose data was sent move to the end.
 
 Source: kafka.server.FetchSession.
@@ -49,9 +49,9 @@ from warmlog.protocol.request import FetchPartition
 from warmlog.protocol.response import FetchedPartition
 
 MAX_EPOCH = MAX_ID = (1 << 31) - 1
-STEP = 256  # partitions between two yields where each is read: about 1 ms
-LONG_STEP = 8192  # partitions between two yields where they are only iterated: about 0.5 ms
-NOT_REPORTED = -1  # in place of an offset that the client does not know
+STEP = 256  # partitions read between two yields: about 1 ms
+LONG_STEP = 8192  # partitions iterated between two yields: about 0.5 ms
+NOT_REPORTED = -1  # an offset that the client does not know
 
 Index: TypeAlias = int | tuple[int, int]  # a partition's index; for a repeated one also its position in the request
 Finder: TypeAlias = Callable[[str, int], Partition | None]
@@ -61,7 +61,7 @@ _NONE: dict[Index, "SessionPartition"] = {}
 
 
 class FetchSessionError(ProtocolError):
-    """The session does not exist or expects another epoch. The client starts again with a full fetch."""
+    """The session does not exist or expects another epoch. The client restarts with a full fetch."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -87,13 +87,13 @@ class SessionPartition:
         self._session = session
         self.requested = requested
         self.result: FetchedPartition | None = None  # result of the latest read; dropped if it holds a file open
-        self.turn = 0  # number of the latest full fetch that named it
+        self.turn = 0  # number of the latest full fetch with it
         self.partition: Partition | None = None  # the partition where this entry is enlisted
-        self._is_committed = self._is_follower = False  # as what it is enlisted
+        self._is_committed = self._is_follower = False  # how it is enlisted
         self.high_watermark = self._log_start_offset = NOT_REPORTED
 
     def attach(self, partition: Partition | None) -> None:
-        """Enlist with this partition, and no other, for what the session reads."""
+        """Enlist with this partition only, for the records that the session reads."""
         is_committed, is_follower = self._session.is_committed, self._session.replica.broker >= 0
         if (
             partition is not self.partition
@@ -107,18 +107,18 @@ class SessionPartition:
                 partition.enlist(self, committed=is_committed, to_log_end=is_follower)
 
     def grown(self, size: int) -> None:
-        """Note that `size` more bytes became readable."""
+        """Handle `size` more bytes that became readable."""
         session = self._session
         session.pending[self] = None
         if session.waiter is not None:
             session.waiter.grown(size)
 
     def moved(self) -> None:
-        """Note a change that does not end a fetch's wait."""
+        """Handle a change that does not end a fetch's wait."""
         self._session.pending[self] = None
 
     def wake(self) -> None:
-        """Note a change and let the waiting fetch read again."""
+        """Handle a change, and make the waiting fetch read again."""
         self._session.pending[self] = None
         self._session.wake()
 
@@ -132,17 +132,17 @@ class SessionPartition:
         )
 
     def take(self, result: FetchedPartition) -> bool:
-        """Keep the result of a pass; return whether it is news to the client."""
+        """Keep the result of a pass; return whether it has to be reported to the client."""
         self.result = result
         return self.is_news(result)
 
     def reported(self, result: FetchedPartition) -> None:
-        """Record what the response tells the client. After an error, the next success is reported again."""
+        """Record what the response reports. After an error, the next success is reported again."""
         self.high_watermark = result.high_watermark if _is_sound(result) else NOT_REPORTED
         self._log_start_offset = result.log_start_offset
 
     def is_watermark_urgent(self, result: FetchedPartition) -> bool:
-        """Whether to tell a follower of a new high watermark at once, since consumers read from followers."""
+        """Whether a new high watermark is reported to a follower immediately, because consumers read from followers."""
         replication = None if self.partition is None else self.partition.replication
         return (
             result.high_watermark != self.high_watermark
@@ -194,18 +194,18 @@ class FetchSession:
 
     def __init__(self, now: float = 0.0, *, uses_topic_ids: bool = False) -> None:
         self.id = NO_SESSION
-        self.connection: Hashable | None = None  # to which it belongs, unless a client asked for it
-        self.epoch = 1  # expected of the next request
+        self.connection: Hashable | None = None  # the connection it belongs to, unless a client requested it
+        self.epoch = 1  # the epoch expected of the next request
         self.uses_topic_ids = uses_topic_ids
         self.is_committed = False  # isolation level of the latest fetch
-        self.replica = CONSUMER  # which sent that
-        self.principal = ANONYMOUS  # to whom it belongs
-        self.revision = 0  # of the ACLs when every partition was last checked
+        self.replica = CONSUMER  # the sender of that
+        self.principal = ANONYMOUS  # the principal it belongs to
+        self.revision = 0  # revision of the ACLs when every partition was last checked
         self.created_at = self.used_at = now
         self.evictable_key: tuple[int, int] | None = None  # key in the cache's index of evictable sessions
         self.size = 0  # partitions, as last counted by the cache
         self.pending: OrderedDict[SessionPartition, None] = OrderedDict()
-        self.waiter: FetchWaiter | None = None  # of the fetch that is waiting
+        self.waiter: FetchWaiter | None = None  # callback of the waiting fetch
         self.order: list[SessionPartition] = []  # partitions in the order of the latest full fetch
         self._topics: dict[str | bytes, dict[Index, SessionPartition]] = {}
         self._count = 0
@@ -220,14 +220,14 @@ class FetchSession:
     ) -> Iterator[None]:
         """Replace the session's partitions; those requested as before do not become pending.
 
-        `kind` holds the other parameters on which results depend. With `merges`, a partition named twice counts once,
-        as named last (Kafka's rule); otherwise both count.
+        `kind` has the other parameters that results depend on. With `merges`, a repeated partition counts once, as
+        named last (Kafka's rule); otherwise each occurrence counts.
         """
         self._turn += 1
         is_same_kind, self._kind = kind == self._kind, kind
         turn, uses_topic_ids, name, indexes = self._turn, self.uses_topic_ids, None, _NONE
         self.order = order = []
-        changed: list[SessionPartition] = []  # become pending in a step of their own: a large mapping grows in 6 ms
+        changed: list[SessionPartition] = []  # they become pending in a separate step: a large mapping grows in 6 ms
         for number, partition in enumerate(requested, 1):
             topic = partition.topic_id if uses_topic_ids else partition.topic  # type: ignore[attr-defined]
             if topic is not name:
@@ -257,7 +257,7 @@ class FetchSession:
             yield from self._forget_others()
 
     def _forget_others(self) -> Iterator[None]:
-        """Remove the partitions that the latest full fetch did not name."""
+        """Remove partitions that the latest full fetch did not have."""
         there = [(topic, index) for topic, indexes in self._topics.items() for index in indexes]
         for number, (topic, index) in enumerate(there, 1):
             if self._topics[topic][index].turn != self._turn:
@@ -307,21 +307,21 @@ class FetchSession:
                 yield
 
     def advance(self) -> int:
-        """Begin the next request and return the epoch expected of the one after it.
+        """Begin the next request; return the epoch expected of the one after it.
 
-        Wakes a fetch that is still waiting, which its client must have given up.
+        Wakes a fetch that is still waiting, which its client must have abandoned.
         """
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
         self.wake()
         return self.epoch
 
     def wake(self) -> None:
-        """Let the waiting fetch read again."""
+        """Make the waiting fetch read again."""
         if self.waiter is not None:
             self.waiter.wake()
 
     def find(self, entry: SessionPartition, get: Finder, names: TopicNames) -> Partition | None:
-        """Look up the current partition of an entry. A topic id that was unknown may have a name now."""
+        """Look up the current partition of an entry. A formerly unknown topic id may now have a name."""
         requested = entry.requested
         if (
             requested.topic == UNKNOWN_TOPIC_NAME

@@ -2,9 +2,9 @@
 
 Invariants:
 1. The number of incremental sessions is bounded by the slots, and the number of partitions in all of them by
-   MAX_PARTITIONS. A client for which there is no room is served without a session (id 0).
-2. An incremental session can be evicted for a new one when it was not used for two minutes, or when it is older than
-   that and has fewer partitions than the new one. Connections do not matter: a client may continue on another one.
+   MAX_PARTITIONS. A client beyond these bounds is served without a session (id 0).
+2. An incremental session can be evicted for a new one if it was not used for two minutes, or if it is older than that
+   and has fewer partitions than the new one. Sessions are independent of connections: a client may use another one.
 3. The sessions of connections hold at most MAX_PARTITIONS_OF_CONNECTIONS partitions in all; the least recently used one
    is evicted first. Eviction never changes a response.
 """
@@ -33,11 +33,11 @@ from warmlog.protocol.request import FetchRequest
 EVICTION_S = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
 MAX_PARTITIONS = 200_000  # of all incremental sessions: about 90 MB. Kafka bounds only the number of sessions
 MAX_PARTITIONS_OF_CONNECTIONS = 100_000  # of all connections: about 45 MB
-MAX_PARTITIONS_OF_CONNECTION = 20_000  # beyond this, a fetch looks up its partitions each time
+MAX_PARTITIONS_OF_CONNECTION = 20_000  # beyond this, each fetch looks up its partitions
 
 
 class ClosedPartitions:
-    """Partitions of closed sessions, detached from their logs a few at a time.
+    """Partitions of closed sessions, which are detached from their logs step by step.
 
     Callers that add partitions to sessions call `detach` at each step, so that the backlog stays small.
     """
@@ -71,13 +71,13 @@ class ClosedPartitions:
 class ConnectionSessions:
     """Sessions of connections that send full fetches, keyed by connection.
 
-    A fetch takes its connection's session out and puts it back after the response.
+    A fetch takes its connection's session and returns it after the response.
     """
 
     def __init__(self, closed: ClosedPartitions) -> None:
         self._closed = closed
         self._sessions: OrderedDict[Hashable, FetchSession] = OrderedDict()  # least recently used first
-        self.partition_count = 0  # of the sessions that are not taken out
+        self.partition_count = 0  # partitions of the sessions that are not taken
 
     def take(self, connection: Hashable) -> FetchSession:
         """Return the session of a connection, or a new one."""
@@ -208,7 +208,7 @@ class FetchSessions:
             session.forget(topic.topic_id if session.uses_topic_ids else topic.topic, index)
             if number % STEP == 0:
                 yield
-        if session.id not in self._sessions:  # evicted meanwhile
+        if session.id not in self._sessions:  # evicted in the meantime
             raise FetchSessionError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session.id}")
         self._touch(session)
         if self.partition_count > MAX_PARTITIONS:
@@ -219,7 +219,7 @@ class FetchSessions:
             session.id = NO_SESSION
 
     def register(self, session: FetchSession) -> bool:
-        """Assign an id to a new session and keep it; return False if there is no room."""
+        """Assign an id to a new session and keep it; return False if no slot is available."""
         if not self._may_keep(len(session)):
             return False
         session.id = self._new_id()
@@ -285,7 +285,7 @@ class FetchSessions:
 
 
 def _each(forgotten: Iterable[ForgottenPartitions]) -> Iterator[tuple[ForgottenPartitions, int]]:
-    """Yield each partition with its topic, then -1 per topic, so that topics without partitions count as steps too."""
+    """Yield each partition with its topic, then -1 per topic, so that topics without partitions also count as steps."""
     for topic in forgotten:
         for index in topic.partitions:
             yield topic, index

@@ -1,7 +1,7 @@
-"""Read cold pages for one fetch in worker threads, and keep what could not be read.
+"""Read cold pages for one fetch in worker threads, and record failures.
 
-First whatever is needed to find the slices, then the slices themselves up to the read-ahead limit, so that a disk error
-can be reported as KAFKA_STORAGE_ERROR. The sender reads the rest chunk by chunk.
+Index and header pages come first, then the slices up to the read-ahead limit, so that a disk error can be reported as
+KAFKA_STORAGE_ERROR. The sender reads the rest chunk by chunk.
 """
 
 from collections.abc import Awaitable, Callable, Hashable
@@ -15,7 +15,7 @@ from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.partitions.partition import Partition, StorageError
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 
-MAX_READS = 8  # while index and header pages are read from disk; a gap between batches takes several
+MAX_READS = 8  # reads of index and header pages; a gap between batches takes several
 
 
 class Warming:
@@ -28,12 +28,12 @@ class Warming:
         self._reads = reads
         self._find = find
         self.failures: dict[Partition, Exception] = {}
-        self._missed: dict[Partition, object] = {}  # file was missing, with the layout then
+        self._missed: dict[Partition, object] = {}  # the log's layout when a file was missing
 
     async def warm_up(
         self, reader: FetchReader, consumer: Hashable, read_again: Callable[[], Awaitable[FetchReader]]
     ) -> None:
-        """Read the slices of a response into the page cache, as far as errors can still be reported.
+        """Read the slices of a response into the page cache, while errors can still be reported.
 
         Partitions whose index and header pages are still missing after MAX_READS reads get no records this time.
         """

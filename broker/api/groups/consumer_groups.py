@@ -59,7 +59,7 @@ class ConsumerGroupsApi:
         )
 
     def _check_enabled(self) -> None:
-        """Refuse as Kafka does; clients fail with it at once, where they would retry without the API."""
+        """Refuse as Kafka does; clients then fail immediately, whereas they would retry if the API were missing."""
         if not self._is_enabled():
             message = "groups of the consumer protocol (KIP-848) need the feature group.version at level 1"
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, message)
@@ -71,7 +71,7 @@ class ConsumerGroupsApi:
         return partial(Access(self._authorizer, context.session).topic, Operation.DESCRIBE)
 
     async def describe(self, request: ConsumerGroupDescribeRequest, context: Context) -> ConsumerGroupDescribeResponse:
-        """Describe each group, in the order of the request, and once: Kafka repeats it as often as it is named."""
+        """Describe each group once, in the order of the request; Kafka repeats a group as often as it is named."""
         self._check_enabled()
         groups = []
         for name in dict.fromkeys(request.groups):

@@ -13,7 +13,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.request import CreateTopicsRequest, NewTopic
 from warmlog.protocol.response import CreateTopicsResponse
 
-MAX_FAILURES = 1_000  # that are kept; Kafka keeps as many
+MAX_FAILURES = 1_000  # failures kept, as in Kafka
 
 Create: TypeAlias = Callable[[CreateTopicsRequest, Context], Awaitable[CreateTopicsResponse]]
 
@@ -24,13 +24,13 @@ class InternalTopics:
     def __init__(self, create: Create) -> None:
         """`create`: the handler of CreateTopics."""
         self._create = create
-        self._failures: dict[str, tuple[float, str]] = {}  # by name: when to try again, and why it failed
+        self._failures: dict[str, tuple[float, str]] = {}  # by name: time of the next attempt, reason
         self._creating: set[str] = set()
 
     async def create(self, topics: Sequence[NewTopic], context: Context, retry_ms: int) -> str:
-        """Create topics, and return why some could not be created, empty if all could.
+        """Create topics; return why some could not be created, an empty text if all could.
 
-        A failed one is tried again after `retry_ms`. Topics that another request is creating are left to that.
+        A failed creation is retried after `retry_ms`. Topics that another request is creating are skipped.
         """
         now_s = trio.current_time()
         to_create = [topic for topic in topics if self._is_due(topic.name, now_s) and topic.name not in self._creating]

@@ -67,7 +67,7 @@ from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
 
 FIRST_WITH_SHARE_GROUPS = 6  # version of FindCoordinator
-MEMBERS_PER_PIECE = 100  # removed at once; each piece is like a request of its own
+MEMBERS_PER_PIECE = 100  # members removed in one step; each piece is like a separate request
 
 
 def group_families(
@@ -95,7 +95,7 @@ def group_families(
 
 
 class CoordinatorTopicUse(NamedTuple):
-    """A kind of coordinator: its runtime, what creates its topic, and what the topic is of."""
+    """A kind of coordinator: its runtime, the function that creates its topic, and the topic's contents."""
 
     runtime: CoordinatorRuntime[Any]
     ensure: Callable[[], Awaitable[ErrorCode]]
@@ -112,7 +112,7 @@ class MembersApi:
         partitions: Partitions,
         advertised: Advertised,
     ) -> None:
-        """`topics`: by CoordinatorType. `advertised`: the address of this broker that clients are given."""
+        """`topics`: by CoordinatorType. `advertised`: this broker's address for clients."""
         self._topics = topics
         self._coordinator = coordinator
         self._partitions = partitions
@@ -129,7 +129,7 @@ class MembersApi:
         }
 
     async def find_coordinator(self, request: FindCoordinatorRequest, context: Context) -> FindCoordinatorResponse:
-        """Return the leader of each key's partition, and create the coordinator's topic, which the client will use."""
+        """Return the leader of each key's partition; create the coordinator's topic, which the client will need."""
         await self._partitions.catalog.settled()
         error, message = await self._check_coordinator(request.key_type, context.version)
         if error is not ErrorCode.NONE:
@@ -180,7 +180,7 @@ class MembersApi:
         )
 
     async def sync(self, request: SyncGroupRequest, _: Context) -> SyncGroupResponse:
-        """Return the member's assignment; wait for the leader to send it."""
+        """Return the member's assignment, waiting for the leader to send it."""
         return await self._coordinator.sync(request)
 
     async def heartbeat(self, request: HeartbeatRequest, _: Context) -> HeartbeatResponse:
@@ -237,8 +237,8 @@ class CommittedOffsetsApi:
         return OffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
 
     async def fetch(self, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
-        """Return committed offsets; with `require_stable`, an error for those that an open transaction may change."""
-        all_of: dict[str, FetchedOffsets] = {}  # all offsets by group, so that a repeated group is looked up once
+        """Return committed offsets; with `require_stable`, an error for offsets that an open transaction may change."""
+        all_of: dict[str, FetchedOffsets] = {}  # by group, so that a repeated group is looked up once
         groups: list[FetchedOffsets] = []
         for requested in request.groups:
             fetched = all_of.get(requested.group) if requested.partitions is None else None
@@ -255,7 +255,7 @@ class CommittedOffsetsApi:
         if error is not ErrorCode.NONE:
             return FetchedOffsets(group=requested.group, error=error)
         shard = self._groups.shard_of(requested.group)
-        if shard is None:  # nothing has been committed by any group
+        if shard is None:  # no group has committed anything
             uncommitted = await context.map(_not_committed, requested.partitions or ())
             return FetchedOffsets(group=requested.group, partitions=uncommitted)
         fetched = await self._fetch_from(shard, requested, context, is_stable=is_stable)
@@ -264,7 +264,7 @@ class CommittedOffsetsApi:
         return FetchedOffsets(group=requested.group, partitions=tuple(fetched))
 
     def _check_member(self, requested: OffsetFetchGroup) -> ErrorCode:
-        """Return whether a member of a consumer or streams group may fetch now; others may at any time."""
+        """Return NONE if a member of a consumer or streams group may fetch now; others always may."""
         group = self._groups.get(requested.group)
         if isinstance(group, ShareGroup):
             return ErrorCode.GROUP_ID_NOT_FOUND

@@ -1,6 +1,6 @@
-"""Descriptions of groups on the native protocol: members, offsets, and the ends of their partitions, of any type.
+"""Descriptions of groups of any type on the native protocol: members, offsets, and ends of partitions.
 
-Kafka has a request for each type of group; a group that is not of one type is looked up as the next.
+Kafka has a request for each type of group; a group that is not of one type is looked up as the next one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -92,7 +92,7 @@ class NativeDescriptionsApi:
     async def _consumer_groups(
         self, names: tuple[str, ...], context: Context
     ) -> Mapping[str, modern.DescribedConsumerGroup]:
-        """Describe those of the groups that are of the consumer protocol; none while it is disabled."""
+        """Describe the consumer groups among these; none while they are disabled."""
         try:
             response = await self._ask(modern.ConsumerGroupDescribeRequest(groups=names), context)
         except RequestError:
@@ -102,7 +102,7 @@ class NativeDescriptionsApi:
     async def _share_groups(
         self, names: tuple[str, ...], context: Context
     ) -> Mapping[str, tuple[share.DescribedShareGroup, DescribedShareOffsets]]:
-        """Describe those of the groups that are share groups; none while these are disabled."""
+        """Describe the share groups among these; none while they are disabled."""
         try:
             response = await self._ask(share.ShareGroupDescribeRequest(groups=names), context)
         except RequestError:
@@ -117,7 +117,7 @@ class NativeDescriptionsApi:
     async def _streams_groups(
         self, names: tuple[str, ...], context: Context
     ) -> Mapping[str, streams.DescribedStreamsGroup]:
-        """Describe those of the groups that are streams groups; none while these are disabled."""
+        """Describe the streams groups among these; none while they are disabled."""
         try:
             response = await self._ask(streams.StreamsGroupDescribeRequest(groups=names), context)
         except RequestError:
@@ -162,7 +162,7 @@ class NativeDescriptionsApi:
     def _share(
         self, group: share.DescribedShareGroup, offsets: DescribedShareOffsets, *, has_unfinished: bool
     ) -> DescribedConsumerGroup:
-        """Describe a share group (KIP-932). Several members may have a partition: then none of them is named."""
+        """Describe a share group (KIP-932). A partition with several members is listed without one."""
         members = tuple([_share_member(member) for member in group.members])
         known = {
             (topic.topic, each.partition): each

@@ -56,7 +56,7 @@ from warmlog.protocol.response import ErrorResponse
 PROTOCOL_VERSION = 0  # of the consumer protocol: supported by every client and sufficient for `range`
 JOIN_EPOCH = 0
 UNCHANGED_TIMEOUT_MS = -1
-LEAVE_TIMEOUT_S = 1  # for a member whose client disconnected; otherwise its session times out
+LEAVE_TIMEOUT_S = 1  # time to remove a member whose client disconnected; otherwise its session times out
 
 # Messages for errors that the coordinator returns without one.
 EXPLANATIONS = {
@@ -107,7 +107,7 @@ class NativeGroupsApi:
     async def _try_join(
         self, joining: "_Joining", context: Context
     ) -> JoinConsumerGroupResponse | ErrorResponse | None:
-        """Take part in one rebalance; return None if the member has to join again."""
+        """Take part in one rebalance; return None if the member has to rejoin."""
         joined: JoinGroupResponse = await self._ask(joining.join_request(), context)
         if joined.error is ErrorCode.MEMBER_ID_REQUIRED:
             joining.member_id = joined.member_id
@@ -150,7 +150,7 @@ class NativeGroupsApi:
     async def heartbeat(
         self, request: HeartbeatConsumerGroupRequest, context: Context
     ) -> HeartbeatConsumerGroupResponse | ErrorResponse:
-        """Join a consumer group, keep a membership, or leave (ConsumerGroupHeartbeat with names of topics)."""
+        """Join a consumer group, keep a membership, or leave (ConsumerGroupHeartbeat with topic names)."""
         response: modern.ConsumerGroupHeartbeatResponse = await self._ask(self._by_id(request), context)
         if response.error is not ErrorCode.NONE:
             return ErrorResponse(error=response.error, message=response.message)
@@ -162,7 +162,7 @@ class NativeGroupsApi:
         )
 
     def _by_id(self, request: HeartbeatConsumerGroupRequest) -> modern.ConsumerGroupHeartbeatRequest:
-        """Return Kafka's request; a topic that does not exist is not held any more."""
+        """Return Kafka's request, without partitions of topics that no longer exist."""
         joins = request.member_epoch == JOIN_EPOCH
         owned: tuple[modern.TopicPartitions, ...] | None = None
         if request.partitions is not None or joins:
@@ -194,7 +194,7 @@ class NativeGroupsApi:
         )
 
     def _by_name(self, assigned: Iterable[modern.TopicPartitions]) -> tuple[PartitionEntry, ...]:
-        """Return partitions by name, without those of topics that have been deleted meanwhile."""
+        """Return partitions by name, without those of topics deleted in the meantime."""
         named = [(self._partitions.topic_name(each.topic_id), each.partitions) for each in assigned]
         return tuple(
             [
@@ -210,7 +210,7 @@ class NativeGroupsApi:
 
 
 class _Joining:
-    """A member that is joining, and its requests to the coordinator."""
+    """A joining member and its requests to the coordinator."""
 
     def __init__(self, request: JoinConsumerGroupRequest) -> None:
         self._request = request
@@ -218,7 +218,7 @@ class _Joining:
 
     @property
     def is_unknown_to_client(self) -> bool:
-        """Whether the member has an id that its client does not know, so that nobody can use it again."""
+        """Whether the member has an id that its client does not know and therefore cannot use."""
         has_new_id = self.member_id != NO_MEMBER and self._request.member_id == NO_MEMBER
         return has_new_id and self._request.instance_id is None
 

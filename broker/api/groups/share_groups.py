@@ -51,7 +51,7 @@ class ShareGroupsApi:
         }
 
     def _check_enabled(self) -> None:
-        """Refuse as Kafka does; clients fail with it at once, where they would retry without the API."""
+        """Refuse as Kafka does; clients then fail immediately, whereas they would retry if the API were missing."""
         if not self._is_enabled():
             message = "share groups (KIP-932) need the feature share.version at level 1"
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, message)
@@ -65,7 +65,7 @@ class ShareGroupsApi:
         )
 
     async def describe(self, request: ShareGroupDescribeRequest, context: Context) -> ShareGroupDescribeResponse:
-        """Describe each group, in the order of the request, and once: Kafka repeats it as often as it is named."""
+        """Describe each group once, in the order of the request; Kafka repeats a group as often as it is named."""
         self._check_enabled()
         groups = []
         for name in dict.fromkeys(request.groups):

@@ -62,7 +62,7 @@ class StreamsGroupsApi:
         }
 
     def _check_enabled(self) -> None:
-        """Refuse as Kafka does; clients fail with it at once, where they would retry without the API."""
+        """Refuse as Kafka does; clients then fail immediately, whereas they would retry if the API were missing."""
         if not self._is_enabled():
             message = "streams groups (KIP-1071) need the feature streams.version at level 1"
             raise RequestError(ErrorCode.UNSUPPORTED_VERSION, message)
@@ -104,7 +104,7 @@ class StreamsGroupsApi:
         return forbidden
 
     async def describe(self, request: StreamsGroupDescribeRequest, context: Context) -> StreamsGroupDescribeResponse:
-        """Describe each group, in the order of the request, and once: Kafka repeats it as often as it is named."""
+        """Describe each group once, in the order of the request; Kafka repeats a group as often as it is named."""
         self._check_enabled()
         groups = []
         for name in dict.fromkeys(request.groups):
@@ -122,7 +122,7 @@ class StreamsGroupsApi:
 
 
 def topology_topics(topology: Topology) -> Iterable[str]:
-    """Return the topics that a topology names, each once, in its order."""
+    """Return the topics of a topology without duplicates, in its order."""
     names: dict[str, None] = {}
     for each in topology.subtopologies:
         names.update(dict.fromkeys((*each.sources, *each.repartition_sinks)))
@@ -131,7 +131,7 @@ def topology_topics(topology: Topology) -> Iterable[str]:
 
 
 async def check_topics(topology: Topology, context: Context) -> None:
-    """Raise RequestError for a topology with internal topics of the broker, or with names that no topic can have."""
+    """Raise RequestError for a topology with internal topics of the broker, or with invalid topic names."""
     internal, invalid = [], []
     for name in topology_topics(topology):
         if name in COORDINATOR_TOPICS:
@@ -150,7 +150,7 @@ async def check_topics(topology: Topology, context: Context) -> None:
 
 
 def _with_detail(response: StreamsGroupHeartbeatResponse, detail: str) -> StreamsGroupHeartbeatResponse:
-    """Return a response whose status says why topics that are missing are not created."""
+    """Return a response whose status says why missing topics are not created."""
     statuses = []
     is_known = False
     for status in response.status or ():

@@ -27,7 +27,7 @@ from warmlog.protocol.kafka.messages.records.offsets import (
 from warmlog.protocol.partitions import TopicPartition
 
 NO_OFFSET = -1
-HIGH_WATERMARK = -1  # as an offset: everything that consumers can read
+HIGH_WATERMARK = -1  # an offset that stands for the high watermark
 
 
 class RecordsApi:
@@ -43,8 +43,8 @@ class RecordsApi:
     async def delete(self, request: DeleteRecordsRequest, context: Context) -> DeleteRecordsResponse:
         """Advance all log start offsets, write them to the checkpoint once, then answer, so that deletions are durable.
 
-        In a cluster, wait for the followers that are registered, as long as the request allows. For a partition named
-        twice, the last offset counts.
+        In a cluster, wait for registered followers as long as the request allows. If a partition is repeated, its last
+        offset counts.
         """
         requested: dict[TopicPartition, RecordsToDelete] = {}
         for each in request.partitions:
@@ -100,7 +100,7 @@ class RecordsApi:
 async def _await_followers(
     outcomes: list[DeletedRecords], replicated: dict[int, Replication], timeout_s: float, context: Context
 ) -> None:
-    """Replace the outcomes of partitions whose followers do not delete the records in time.
+    """Replace the outcomes of partitions whose followers did not delete the records in time.
 
     `replicated`: the replication of partitions by the index of their outcome.
     """

@@ -1,7 +1,7 @@
 """Validate the leader epochs in requests, and answer OffsetForLeaderEpoch.
 
-A consumer remembers the leader epoch of the last record it read. When the epoch changes, it asks for the end offset of
-that epoch: if it lies before the consumer's position, the log was truncated (KIP-320). Source: kafka.cluster.Partition.
+A consumer keeps the leader epoch of the last record it has read. When the epoch changes, it requests the end offset of
+that epoch: if it is before the consumer's position, the log was truncated (KIP-320). Source: kafka.cluster.Partition.
 """
 
 from collections.abc import Mapping
@@ -109,7 +109,7 @@ class EpochsApi:
 
 
 def _end_of(partition: Partition, epoch: int) -> tuple[int, int]:
-    """Return the largest epoch up to this one with its end offset; the current epoch has one even without records."""
+    """Return the largest epoch up to this one, and its end offset, which the current epoch has even without records."""
     log = partition.log
     if partition.mirror_of is not None:
         return log.epochs.end_offset_of_copy(epoch, log.offsets.log_end_offset)

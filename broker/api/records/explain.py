@@ -15,7 +15,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.explanation import Explanation
 from warmlog.protocol.native.explain import ExplainRequest
 
-MAX_EXPLANATIONS = 1  # concurrent ones: each may read a whole segment, and none is urgent
+MAX_EXPLANATIONS = 1  # concurrent lookups: each may read a whole segment, and none is urgent
 MAX_ATTEMPTS = 4  # attempts while segments are rolled or removed
 
 
@@ -39,7 +39,7 @@ class ExplainApi:
         return await self._answer(partition.log, request)
 
     async def _answer(self, log: PartitionLog, request: ExplainRequest) -> Explanation:
-        """Explain from a snapshot of the log; try again if its segments changed in the meantime."""
+        """Explain from a snapshot of the log; retry if its segments change in the meantime."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
             snapshot = log.reads.snapshot()
             try:

@@ -1,6 +1,6 @@
 """The position of an idempotent producer in its partitions (native protocol).
 
-A producer that restarts with its previous id learns which of its records are stored, and continues after them.
+A producer that restarts with its previous id gets its last stored record, and continues after it.
 """
 
 from collections.abc import Mapping

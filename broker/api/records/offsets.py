@@ -44,30 +44,30 @@ class RepeatedQuestionError(ProtocolError):
 
 
 class UnsupportedTimeError(ProtocolError):
-    """A negative timestamp that has no meaning, or none in the version of the request."""
+    """A negative timestamp without a meaning in the request's version."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class OffsetNotAvailableError(ProtocolError):
-    """The high watermark does not cover yet what earlier leaders have shown (KIP-207)."""
+    """The high watermark does not yet cover everything that earlier leaders have shown (KIP-207)."""
 
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 
 
 class _Asker(NamedTuple):
-    """Who asks: clients see a log up to its high watermark or last stable offset, brokers all of it."""
+    """The sender of a query: clients see a log up to its high watermark or last stable offset, brokers all of it."""
 
     isolation: Isolation
     replica_id: int
 
     @property
     def is_client(self) -> bool:
-        """Whether a client asks."""
+        """Whether the sender is a client."""
         return self.replica_id == CLIENT
 
     def partition(self, partitions: Partitions, topic: str, index: int) -> Partition | None:
-        """Return a partition that this broker leads, or of which it has a log if that is enough."""
+        """Return a partition that this broker leads or, if that is enough, has a log of."""
         if self.replica_id != DEBUGGER:
             return partitions.get(topic, index)
         replica = partitions.local(topic, index)
@@ -82,7 +82,7 @@ class _Asker(NamedTuple):
         )
 
     def check_known(self, partition: Partition) -> None:
-        """Raise OffsetNotAvailableError if that may be below an end that was seen before."""
+        """Raise OffsetNotAvailableError if the end may be below one that was shown earlier."""
         replication = partition.replication
         if self.is_client and replication is not None and not replication.shows_all_committed:
             raise OffsetNotAvailableError(
@@ -103,7 +103,7 @@ class OffsetsApi:
         return {ListOffsetsRequest.api: self.list_offsets}
 
     async def list_offsets(self, request: ListOffsetsRequest, context: Context) -> ListOffsetsResponse:
-        """Answer each query in order. As in Kafka, a partition queried twice gets one entry, with an error."""
+        """Answer each query in order. As in Kafka, a repeated partition gets one entry, with an error."""
         repeated, replica_id = set[TopicPartition](), CLIENT
         if isinstance(request, KafkaListOffsetsRequest):  # native clients may query several timestamps
             repeated, replica_id = await _repeated(request, context), request.replica_id
@@ -119,7 +119,7 @@ class OffsetsApi:
                 if isinstance(answer, Partition):
                     searched.append((len(answers), query))
                     questions.append(TimeQuestion(answer, query.timestamp))
-                    answer = ListedOffset(topic=query.topic, partition=query.partition)  # unless a record is found
+                    answer = ListedOffset(topic=query.topic, partition=query.partition)  # unless there is such a record
                 answers.append(answer)
             elif topic_partition not in refused:
                 refused.add(topic_partition)
@@ -167,7 +167,7 @@ class OffsetsApi:
     def _answer_time(
         self, query: OffsetQuery, partition: Partition, outcome: Outcome, asker: "_Asker"
     ) -> ListedOffset | None:
-        """Answer a query for a time by the outcome of its lookup; None if there is no such record."""
+        """Answer a query for a time with the outcome of its lookup; None if there is no such record."""
         if isinstance(outcome, Exception):
             return self._refused(query, outcome, partition)
         if outcome is not None:
@@ -190,7 +190,7 @@ class OffsetsApi:
 
 
 async def _repeated(request: ListOffsetsRequest, context: Context) -> set[TopicPartition]:
-    """Return the partitions that are named more than once, found in pieces.
+    """Return the repeated partitions, computed in pieces.
 
     Uses a set of indexes per topic, since freeing 100,000 tuples would take several milliseconds.
     """

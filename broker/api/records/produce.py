@@ -50,7 +50,7 @@ from warmlog.protocol.response import ProducedPartition, ProduceResponse, Record
 
 logger = logging.getLogger(__name__)
 
-PIECE: Final = 64  # partitions queued and written at once, each to its own file: about 0.6 ms
+PIECE: Final = 64  # partitions queued and written in one step, each to its own file: about 0.6 ms
 LARGE: Final = 512  # partitions above which the response is built in pieces
 ACKS_ALL: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"  # may write to internal topics (org.apache.kafka.admin.AdminUtils)
@@ -71,7 +71,7 @@ _WITHOUT_LOG_START = frozenset(
 
 
 class NotOneBatchError(InvalidRecordError):
-    """The records of a partition are not exactly one batch of the current format; raised before reading its log."""
+    """The records of a partition are not exactly one batch of the current format; raised before its log is used."""
 
 
 class Produce:
@@ -88,11 +88,11 @@ class Produce:
         self._session: Session | None = None
 
     def name_leaders(self, leaders: CurrentLeaders, session: Session) -> None:
-        """Let the response name the leaders of partitions that this broker does not lead, unless it is large."""
+        """Add the leaders of partitions that this broker does not lead to the response, unless it is large."""
         self._leaders, self._session = leaders, session
 
     def add_refused(self, refused: dict[int, ProducedPartition]) -> None:
-        """Add results of partitions that were taken out of the request, by their places in it."""
+        """Add results of partitions that were removed from the request, by their positions."""
         if refused:
             left = iter(self._entries)
             count = len(self._entries) + len(refused)
@@ -109,7 +109,7 @@ class Produce:
         return self._next() is None
 
     def notify(self, settled: Callable[[], None]) -> None:
-        """Call `settled` when the first unfinished append is done, or at once if there is none."""
+        """Have `settled` called when the first unfinished append is done, or now if there is none."""
         waited_for = self._next()
         if waited_for is None:
             settled()
@@ -183,8 +183,8 @@ async def begin_in_pieces(
 ) -> Produce:
     """Create missing topics if that is enabled, then queue the batches and write them piece by piece.
 
-    Batches of a transaction that is not open in their partition are queued if `admit` allows it. Topics that are being
-    created are waited for. A topic that cannot be created is an error in the response.
+    Batches of a transaction that is not open in their partition are queued if `admit` allows it. Waits for topics that
+    are being created. A topic that cannot be created is an error in the response.
     """
     if not request.is_transactional and any(await context.map(has_transaction, request.partitions)):
         return Produce(request.acks, [*await context.map(_without_transaction, request.partitions)])
@@ -223,7 +223,7 @@ async def _create(topic: str, partitions: Partitions) -> None:
 
 def _is_new(topic: str, partitions: Partitions) -> bool:
     """Return whether a topic does not exist, or is being created, and may be created on first use."""
-    if topic == UNKNOWN_TOPIC_NAME:  # of an id that no topic has
+    if topic == UNKNOWN_TOPIC_NAME:  # an id without a topic
         return False
     return (not partitions.has(topic) or partitions.is_pending(topic)) and not is_internal(topic)
 
@@ -259,7 +259,7 @@ class _Terms:
         self.admission: Admission | None = None
 
     def _append(self, partition: Partition, records: memoryview, guard: int) -> Append:
-        """Queue an append that waits for replicas if the request says so."""
+        """Queue an append, which waits for replicas if the request requires it."""
         request = self._request
         replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
         return partition.append(records, guard=guard, replicas_ms=replicas_ms, source=self._session)
@@ -291,12 +291,12 @@ class _Terms:
             return _refused(requested.topic, requested.partition, error, None if partition is None else partition.log)
 
     def _may_write_internal(self, topic: str) -> bool:
-        """Return whether the sender is one that writes to an internal topic: a tool, or another broker."""
+        """Return whether the sender may write to an internal topic: a tool, or another broker."""
         client_id = self._session.client_id
         return self._partitions.catalog.is_peer(client_id) if topic == AUDIT_TOPIC else client_id == ADMIN_CLIENT_ID
 
     def _admit_producers(self, records: memoryview, partition: Partition) -> None:
-        """Raise RequestError for a batch of a producer that the log does not know, if it may not be introduced.
+        """Raise RequestError for a batch of a producer that is unknown to the log, if it may not be introduced.
 
         Damaged batches pass: the log refuses them.
         """
@@ -315,12 +315,12 @@ def _guard(admission: Admission, requested: PartitionRecords, partition: Partiti
         raise RequestError(code, f"{name}: the transaction coordinator refused the batch")
     guard = admission.guards.get(topic_partition, 0)
     if not guard and needs_admission(requested, partition):
-        raise NotLeaderError(f"{requested.topic}-{requested.partition}: not led when the coordinator was asked")
+        raise NotLeaderError(f"{requested.topic}-{requested.partition}: not led when the coordinator was queried")
     return guard
 
 
 def _without_transaction(requested: PartitionRecords) -> ProducedPartition:
-    """Refuse a partition since a batch of the request belongs to a transaction that the request does not name.
+    """Refuse a partition because a batch belongs to a transaction and the request has no transactional id.
 
     Source: kafka.server.KafkaApis.handleProduceRequest.
     """

@@ -1,8 +1,8 @@
 """Find the offsets of times in many logs, a group of logs per call of a worker thread.
 
-A lookup may read and decompress batches, so it runs in a thread. Handing it over costs several times as much as the
-lookup itself, and the event loop and the thread take turns with the GIL at every hand-over. A call therefore looks up
-one time after the other until `GROUP_S` have passed; what is left goes back to the queue:
+A lookup may read and decompress batches, so it runs in a thread. Passing it to the thread costs several times as much
+as the lookup itself, and the event loop and the thread alternate with the GIL each time. A call therefore looks up one
+time after the other until `GROUP_S` have passed; remaining ones return to the queue:
 
     waiting   [ 128 129 130 ... ]        each call takes the next MAX_GROUP questions
     threads   [ 0 .. 63 ]  [ 64 .. 127 ]
@@ -25,11 +25,11 @@ from warmlog.protocol.request import MAX_TIMESTAMP
 MAX_THREADS = 4  # concurrent calls of all requests: each may read batches, competing with fetches for the disk
 MAX_CALLS = 2  # concurrent calls of one request: the other threads are left to other clients
 MAX_GROUP = 64  # questions per call
-GROUP_S = 0.005  # after which a call ends: others wait for a thread, and a cancelled request for its calls
+GROUP_S = 0.005  # time after which a call ends: others wait for a thread, and a cancelled request for its calls
 
 
 class TimeQuestion(NamedTuple):
-    """A log, and the time (ms) from which its first record is wanted, or MAX_TIMESTAMP."""
+    """A log, and the time (ms) from which its first record is requested, or MAX_TIMESTAMP."""
 
     partition: Partition
     timestamp: int
@@ -66,7 +66,7 @@ class _Request:
         self._threads = threads
 
     async def look_up(self) -> None:
-        """Take groups of questions until none is left. Several tasks may do so."""
+        """Look up groups of questions until none is left. Several tasks may run it."""
         waiting = self._waiting
         while waiting:
             taken = [waiting.popleft() for _ in range(min(MAX_GROUP, len(waiting)))]
@@ -79,7 +79,7 @@ class _Request:
                 await self._rebuild_if_corrupt(at)
 
     async def _rebuild_if_corrupt(self, at: int) -> None:
-        """Rebuild the index that a lookup found to be corrupt, and queue the question again."""
+        """Rebuild an index that a lookup has detected as corrupt, and queue the question again."""
         damage = self.outcomes[at]
         if isinstance(damage, IndexCorruptError):
             try:
@@ -91,7 +91,7 @@ class _Request:
 
 
 def _look_up_each(questions: Sequence[TimeQuestion]) -> list[Outcome]:
-    """Return the outcomes of the first questions, at least one, until the time is up. Runs in a worker thread."""
+    """Return the outcomes of the first questions, at least one, until the time has passed. Runs in a worker thread."""
     outcomes: list[Outcome] = []
     ends_at = perf_counter() + GROUP_S
     for partition, timestamp in questions:
@@ -102,7 +102,7 @@ def _look_up_each(questions: Sequence[TimeQuestion]) -> list[Outcome]:
                 log.reads.largest_timestamp() if timestamp == MAX_TIMESTAMP else log.reads.offset_for_time(timestamp)
             )
         except EXPECTED as error:
-            outcome = error.with_traceback(None)  # which would keep this frame, and with it the other outcomes
+            outcome = error.with_traceback(None)  # it would keep this stack frame, and with it the other outcomes
         outcomes.append(outcome)
         if perf_counter() >= ends_at:
             break

@@ -1,1 +1,1 @@
-"""Requests of share groups about records (`fetch`, where to start), and about their state between brokers (`state`)."""
+"""Requests of share groups about records (start with `fetch`), and about their state between brokers (`state`)."""

@@ -1,4 +1,4 @@
-"""Check the acknowledgements of a request, begin to store them, and collect the outcomes."""
+"""Validate the acknowledgements of a request, begin to store them, and collect the outcomes."""
 
 from collections.abc import Callable, Sequence
 
@@ -37,11 +37,11 @@ class Acknowledged:
         self._begun: list[tuple[AcknowledgedPartition, Stored | Outcome]] = []
 
     def add(self, partition: AcknowledgedPartition, begun: Stored | Outcome) -> None:
-        """Add what is being stored for a partition, or why nothing is."""
+        """Add a partition's pending store, or its error."""
         self._begun.append((partition, begun))
 
     async def results(self, context: Context) -> Sequence[AcknowledgeResult]:
-        """Return the outcomes in the order of the request, once everything is stored."""
+        """Wait until everything is stored; return the outcomes in the order of the request."""
         results = []
         for partition, begun in self._begun:
             outcome = begun if isinstance(begun, Outcome) else await context.wait(begun.wait())

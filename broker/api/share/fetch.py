@@ -1,4 +1,4 @@
-"""Answer ShareFetch and ShareAcknowledge: check them, keep the session, acknowledge, acquire.
+"""Answer ShareFetch and ShareAcknowledge: validate them, update the session, acknowledge, acquire.
 
 Source: kafka.server.KafkaApis (handleShareFetchRequest, handleShareAcknowledgeRequest).
 """
@@ -49,7 +49,7 @@ class ShareFetchApi:
         authorizer: Authorizer | None,
         leaders: CurrentLeaders | None,
     ) -> None:
-        """`is_enabled`: by the feature `share.version`. `leaders`: of a cluster, for members that ask another broker.
+        """`is_enabled`: by the feature `share.version`. `leaders`: of a cluster, for members that use another broker.
 
         `authorizer`: None if every client may read every topic.
         """
@@ -67,14 +67,14 @@ class ShareFetchApi:
     # -- ShareFetch --
 
     async def fetch(self, request: ShareFetchRequest, context: Context) -> ShareFetchResponse:
-        """Acknowledge records, then acquire others, waiting for them if there are none."""
+        """Acknowledge records, then acquire others; wait if there are none."""
         self._check(request)
         if request.is_renewal:
             _check_renewal(request)
         try:
             session = await self._session_of(request, context)
         except ShareSessionError as error:
-            if error.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:  # the client would ask again at once
+            if error.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:  # the client would immediately retry
                 with trio.move_on_after(request.max_wait_ms / 1000):
                     await context.wait(trio.Event().wait())
             raise
@@ -105,7 +105,7 @@ class ShareFetchApi:
         return self._with_leaders(response, context.session)
 
     async def _session_of(self, request: ShareFetchRequest, context: Context) -> ShareSession:
-        """Return the session of a request, with the changes that this makes to it. Raises ShareSessionError."""
+        """Return the session of a request after applying the request's changes. Raises ShareSessionError."""
         sessions = self._share.sessions
         if request.epoch == INITIAL_EPOCH:
             if any(is_acknowledged(each) for each in request.partitions):
@@ -128,7 +128,7 @@ class ShareFetchApi:
     async def _shares_of(
         self, session: ShareSession, request: ShareFetchRequest, context: Context
     ) -> list[FetchedShare]:
-        """Return the partitions of a session with their share-partitions, which may be loading."""
+        """Return the partitions of a session with their share-partitions, which may still be loading."""
         may_read = self._may_read(context)
         shares: list[FetchedShare] = []
         session.retry()
@@ -151,7 +151,7 @@ class ShareFetchApi:
     # -- ShareAcknowledge --
 
     async def acknowledge(self, request: ShareAcknowledgeRequest, context: Context) -> ShareAcknowledgeResponse:
-        """Acknowledge records, and store that."""
+        """Acknowledge records, and wait until that is stored."""
         self._check(request)
         sessions = self._share.sessions
         if request.epoch == INITIAL_EPOCH:
@@ -193,7 +193,7 @@ class ShareFetchApi:
         return await acknowledge(request, context, deliveries, self._partitions, self._may_read(context))
 
     def _with_leaders(self, response: R, session: Session) -> R:
-        """Return a response that names the leaders of partitions that this broker does not lead."""
+        """Add the leaders of partitions that this broker does not lead to a response."""
         wrong = [each for each in response.partitions if each.error in _LED_ELSEWHERE]
         if self._leaders is None or not wrong:
             return response
@@ -210,7 +210,7 @@ class ShareFetchApi:
 
 
 def _check_renewal(request: ShareFetchRequest) -> None:
-    """Raise RequestError if a request that renews locks fetches, too: that could take longer than the locks."""
+    """Raise RequestError if a request that renews locks also fetches, which could take longer than the locks."""
     limits = {
         "maxBytes": request.max_bytes,
         "minBytes": request.min_bytes,

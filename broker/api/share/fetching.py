@@ -1,7 +1,7 @@
-"""One share fetch: what it may acquire now, or wait for.
+"""One share fetch: acquire available records, or wait for some.
 
-Records are acquired in the same turn in which they are read, or, after cold pages were read, only if the
-share-partition would still be read from the same offset. A fetch that does not return records acquires none.
+Records are acquired in the same turn in which they are read or, after cold pages were read, only if the
+share-partition would still be read from the same offset. A fetch without records in its response acquires none.
 
 Source: kafka.server.share.DelayedShareFetch.
 """
@@ -35,7 +35,7 @@ _OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FetchedShare:
-    """A partition of a fetch: its share-partition, or why there is none; later what was acquired."""
+    """A partition of a fetch: its share-partition, or why there is none; later the acquired records."""
 
     topic_id: bytes
     partition: int
@@ -52,7 +52,7 @@ class FetchedShare:
         return self.delivery is None
 
     def result(self) -> SharedPartition:
-        """Return its part of the response."""
+        """Return the partition's part of the response."""
         return SharedPartition(
             topic_id=self.topic_id,
             partition=self.partition,
@@ -64,7 +64,7 @@ class FetchedShare:
 
 
 class ShareFetching:
-    """What all share fetches use."""
+    """The objects that all share fetches use."""
 
     def __init__(self, partitions: Partitions, reads: ReadAhead, quotas: ClientQuotas) -> None:
         self.partitions = partitions
@@ -85,7 +85,7 @@ class ShareFetch:
         *,
         rights: Callable[[], Callable[[str], bool]],
     ) -> None:
-        """Fetch `shares`, in this order. `rights` returns whether the sender may read a topic, as of now."""
+        """Fetch `shares` in this order. `rights` returns whether the sender may currently read a topic."""
         self._shared = shared
         self._request = request
         self._session = session
@@ -103,11 +103,11 @@ class ShareFetch:
         self._wanted = Wanted(request.member_id, request.max_records, request.batch_size, mode)
 
     def wake(self) -> None:
-        """Note that something may have become available, or has failed."""
+        """Record that records may have become available, or that a partition has failed."""
         self._event.set()
 
     async def run(self) -> None:
-        """Acquire records, waiting for them if there are none. Raises ShareSessionError if another request came."""
+        """Acquire records; wait if there are none. Raises ShareSessionError if another request arrives."""
         if self._request.max_records <= 0 or self._max_bytes <= 0:
             return
         if await self._attempt(is_over=self._request.max_wait_ms == 0):
@@ -133,7 +133,7 @@ class ShareFetch:
             await self._context.checkpoint()
 
     async def _attempt(self, *, is_over: bool) -> bool:
-        """Acquire what there is, if it is enough; return whether the fetch is complete."""
+        """Acquire available records if there are enough; return whether the fetch is complete."""
         candidates, has_open = await self._candidates()
         if not has_open:
             return True
@@ -157,13 +157,13 @@ class ShareFetch:
         return await self._acquire(planned)
 
     def _is_throttled(self, size: int) -> bool:
-        """Record the bytes for the client's quota; return whether it gets none of them, since it has to pause."""
+        """Record the bytes for the client's quota; return whether it has to pause and so gets none of them."""
         client = self._context.session
         client.throttle_ms, is_empty = self._shared.quotas.fetched(client, size)
         return is_empty
 
     async def _candidates(self) -> tuple[list[FetchedShare], bool]:
-        """Return the share-partitions from which something may be acquired, and whether any is open."""
+        """Return the share-partitions with available records, and whether any is open."""
         candidates: list[FetchedShare] = []
         has_open = False
         may_read = self._rights()
@@ -174,7 +174,7 @@ class ShareFetch:
                 if share.delivery.has_something and len(candidates) < MAX_SLICES:
                     if may_read(share.delivery.partition.topic):
                         candidates.append(share)
-                    else:  # any more, after it has waited
+                    else:  # no longer, after the wait
                         self._fail(share, NOT_READABLE)
             await self._context.checkpoint()
         return candidates, has_open
@@ -184,7 +184,7 @@ class ShareFetch:
         delivery, share.failure, share.delivery = share.delivery, failure, None
         if delivery is not None:
             delivery.dismiss(self)
-        self.wake()  # it may have been the last one
+        self.wake()  # it may have been the last open one
 
     async def _read(
         self, candidates: Sequence[FetchedShare]
@@ -224,7 +224,7 @@ class ShareFetch:
                 left -= self._acquire_from(share, delivery, offset, result, left)
             await self._context.checkpoint()
         if left == self._wanted.max_records:
-            self.wake()  # others were faster, or the records were of aborted transactions: look again
+            self.wake()  # others were faster, or the records belonged to aborted transactions: retry
             return False
         return True
 
@@ -248,6 +248,6 @@ class ShareFetch:
 
 
 def in_turns(shares: list[FetchedShare], epoch: int) -> list[FetchedShare]:
-    """Return the partitions in the order of a request: each begins with the next one (PartitionRotateStrategy)."""
+    """Rotate the partitions: each request begins with the next one (PartitionRotateStrategy)."""
     at = epoch % len(shares) if len(shares) > 1 and epoch > 0 else 0
     return shares[at:] + shares[:at]

@@ -1,7 +1,7 @@
 """Share groups on the native protocol: the handlers of Kafka's requests, with names of topics instead of ids.
 
-A topic that does not exist is answered here. One that is deleted between two requests of a session has an unknown id in
-Kafka's answer: it is left out, as the member loses the partition with its next heartbeat.
+Topics that do not exist are answered here. A topic that is deleted between two requests of a session has an unknown id
+in Kafka's answer: it is left out, as the member loses the partition with its next heartbeat.
 """
 
 from collections.abc import Iterable, Mapping
@@ -196,7 +196,7 @@ class NativeShareApi:
     def _known(
         self, partitions: Iterable[AcknowledgedPartition]
     ) -> tuple[tuple[kafka.AcknowledgedPartition, ...], list[AcknowledgedPartition]]:
-        """Return partitions as Kafka's requests have them, and those of topics that do not exist."""
+        """Convert partitions to the form of Kafka's requests; also return those of topics that do not exist."""
         known, unknown = list[kafka.AcknowledgedPartition](), list[AcknowledgedPartition]()
         for each in partitions:
             topic = self._partitions.topic(each.topic)
@@ -219,7 +219,7 @@ class NativeShareApi:
         return tuple(known), unknown
 
     def _forgotten(self, partitions: Iterable[PartitionEntry]) -> tuple[kafka.ForgottenSharePartitions, ...]:
-        """Return the partitions to remove from a session; a deleted topic is removed from it by the broker."""
+        """Return the partitions to remove from a session; the broker itself removes deleted topics."""
         by_topic: dict[bytes, list[int]] = {}
         for entry in partitions:
             topic = self._partitions.topic(entry.topic)
@@ -235,7 +235,7 @@ class NativeShareApi:
     # -- administration --
 
     async def reset(self, request: ResetShareGroupRequest, context: Context) -> ResetShareGroupResponse | ErrorResponse:
-        """Set where a group without members starts."""
+        """Set the start offsets of a group without members."""
         by_topic: dict[str, list[NewStartOffset]] = {}
         for start in request.starts:
             offset = NewStartOffset(partition=start.partition, start_offset=start.offset)

@@ -1,4 +1,4 @@
-"""Read the records of one share-partition that a member may acquire, and cut the slice to what it has acquired."""
+"""Read records of a share-partition that a member may acquire, and cut the slice to the acquired ones."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from warmlog.protocol.kafka.messages.share.fetch import AcquiredRange
 from warmlog.protocol.records.committed import AbortedFilter
 from warmlog.protocol.response import AbortedTransaction
 
-CHUNK_BYTES = 16 << 10  # of headers read at once; batches are often larger, and then a page is enough
+CHUNK_BYTES = 16 << 10  # bytes of headers per read; batches are often larger, and then a page is enough
 
 
 class ReadRecords(NamedTuple):
-    """A slice of a log, and the batches at its beginning, with the position after each."""
+    """A slice of a log, and its first batches, with the position after each."""
 
     records: FileSlice
     batches: Sequence[ReadBatch]

@@ -33,7 +33,7 @@ from warmlog.protocol.kafka.messages.topics.assignments import (
 )
 from warmlog.protocol.partitions import TopicIdPartition
 
-PARTITIONS_PER_PIECE = 500  # of a request that are changed in the store before other tasks run: a millisecond each way
+PARTITIONS_PER_PIECE = 500  # of a request, changed in the store before other tasks run: a millisecond each way
 T = TypeVar("T", PartitionEntry, Reassignment)
 
 # By election type: preferred, unclean.
@@ -60,7 +60,7 @@ class AssignmentsApi:
     # -- elections --
 
     async def elect(self, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
-        """Elect the preferred replica of each partition, or (unclean) any that lives; report what is not possible."""
+        """Elect the preferred replica of each partition, or (unclean) any live one; report what is not possible."""
         if not 0 <= request.election_type < len(_NO_CANDIDATE):
             raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
         partitions: Sequence[PartitionEntry] | None = request.partitions
@@ -110,7 +110,7 @@ class AssignmentsApi:
     async def alter(
         self, request: AlterPartitionReassignmentsRequest, context: Context
     ) -> AlterPartitionReassignmentsResponse:
-        """Begin to move partitions to other replicas, or cancel that."""
+        """Begin to move partitions to other replicas, or cancel a move."""
         wanted: dict[Reassignment, Topic] = {}
         failed: dict[Reassignment, PartitionResult] = {}
         for requested in request.partitions:
@@ -130,7 +130,7 @@ class AssignmentsApi:
         return AlterPartitionReassignmentsResponse(partitions=await context.map(result, request.partitions))
 
     def _check(self, requested: Reassignment) -> Topic:
-        """Return the topic. Raises RequestError or UnknownTopicError for replicas that are not possible."""
+        """Return the topic. Raises RequestError or UnknownTopicError for impossible replicas."""
         topic = self._known(requested)
         replicas = requested.replicas
         if replicas is None:
@@ -150,7 +150,7 @@ class AssignmentsApi:
         return topic
 
     def _check_factor(self, topic: Topic, index: int, factor: int) -> None:
-        """Raise RequestError if this is not the replication factor of a partition (KIP-860)."""
+        """Raise RequestError if this is not the partition's replication factor (KIP-860)."""
         info = self._partitions.catalog.partition(topic, index)
         current = len(info.replicas) - len(info.removing)
         if factor != current:
@@ -160,7 +160,7 @@ class AssignmentsApi:
     async def list_ongoing(
         self, request: ListPartitionReassignmentsRequest, context: Context
     ) -> ListPartitionReassignmentsResponse:
-        """Return the reassignments that are in progress: none on a broker by itself."""
+        """Return the reassignments in progress; none on a broker by itself."""
         is_requested: Callable[[str, int], bool] = lambda *_: True  # noqa: E731
         if request.partitions is not None:
             requested = {(entry.topic, entry.partition) for entry in request.partitions}
@@ -183,7 +183,7 @@ class AssignmentsApi:
         return ListPartitionReassignmentsResponse(partitions=tuple(ongoing))
 
     def _known(self, requested: PartitionEntry | Reassignment) -> Topic:
-        """Return the topic of a partition. Raises UnknownTopicError for one that does not exist. Offline ones exist."""
+        """Return the topic of an existing partition, online or not. Raises UnknownTopicError."""
         topic = self._partitions.topic(requested.topic)
         if topic is None or not 0 <= requested.partition < topic.partitions:
             raise UnknownTopicError(f"no partition {requested.topic}-{requested.partition}")
@@ -193,7 +193,7 @@ class AssignmentsApi:
 async def _elect_in(
     node: StoreNode, wanted: Mapping[PartitionEntry, Topic], *, is_unclean: bool
 ) -> Mapping[PartitionEntry, str]:
-    """Elect leaders in the store; return the reasons where that is not possible. Raises MetadataError."""
+    """Elect leaders in the store; return the reasons of impossible elections. Raises MetadataError."""
     if node.is_alone:
         return dict.fromkeys(wanted, "The only replica is offline.")
     from warmlog.broker.cluster import partition_admin  # a broker by itself does not need it
@@ -219,7 +219,7 @@ async def _in_pieces(
     wanted: Mapping[T, Topic],
     change: Callable[[Mapping[TopicIdPartition, T]], Awaitable[Mapping[TopicIdPartition, str]]],
 ) -> Mapping[T, str]:
-    """Change partitions, some at a time; return the reasons of those that cannot be changed. Raises MetadataError."""
+    """Change partitions in pieces; return the reasons why some cannot be changed. Raises MetadataError."""
     refused: dict[T, str] = {}
     left = iter(wanted.items())
     while piece := list(islice(left, PARTITIONS_PER_PIECE)):

@@ -21,7 +21,7 @@ from warmlog.protocol.response import (
     TopicDescription,
 )
 
-# The source of a value, as reported to native clients: set on the topic, on the broker, or nowhere.
+# The source of a value for native clients: set on the topic, on the broker, or nowhere.
 _SOURCES = {"topic": "topic", "broker": "broker", "cluster": "broker", "static": "broker", "default": "default"}
 
 
@@ -36,7 +36,7 @@ class DescribeTopicsApi:
         return {DescribeTopicsRequest.api: self.describe}
 
     async def describe(self, request: DescribeTopicsRequest, _: Context) -> DescribeTopicsResponse:
-        """Return settings, offsets and segments of each topic; a topic named twice is described once.
+        """Return settings, offsets and segments of each topic; a repeated topic is described once.
 
         Runs in worker threads, since the timestamps of segments are read from their indexes.
         """

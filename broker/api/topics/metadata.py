@@ -33,8 +33,8 @@ from warmlog.protocol.native.messages import FIRST_WITH_RACKS
 from warmlog.protocol.request import MetadataRequest
 from warmlog.protocol.response import BrokerMetadata, MetadataResponse, PartitionMetadata, TopicMetadata
 
-NAMES_PER_PIECE = 1000  # sorted at once
-STATES_PER_PIECE = 256  # between two readings of the clock: about 50 us of work
+NAMES_PER_PIECE = 1000  # names sorted in one step
+STATES_PER_PIECE = 256  # partitions between two readings of the clock: about 50 us of work
 MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
@@ -60,7 +60,7 @@ class MetadataApi:
         """Return this broker and the requested topics without duplicates.
 
         Creates missing topics if the client and `auto.create.topics.enable` allow it. While a broker is suspected of
-        having died, waits a moment for the verdict.
+        having died, waits briefly for the result of the checks.
         """
         await self._partitions.catalog.settled()
         if request.topics is None:
@@ -85,7 +85,7 @@ class MetadataApi:
         )
 
     async def _may_create(self, names: Sequence[str | bytes], context: Context) -> bool:
-        """Whether missing topics are created: not if they are more than a request may create."""
+        """Whether missing topics may be created: not if a request has too many of them."""
         settings = self._partitions.settings
         if not settings.auto_create_topics_enable:
             return False
@@ -174,7 +174,7 @@ class MetadataApi:
         return cached[2]
 
     async def _states(self, topic: Topic, context: Context) -> tuple[int, ...]:
-        """Return a number for each partition that changes with its description, in pieces."""
+        """Return, for each partition, a number that changes with its description; computed in pieces."""
         state_of = self._partitions.catalog.state_of
         states: list[int] = []
         for start in range(0, topic.partitions, STATES_PER_PIECE):
@@ -211,13 +211,13 @@ def _partition_metadata(index: int, info: PartitionInfo) -> KafkaPartitionMetada
 
 
 def _native_broker(broker: BrokerMetadata, version: int) -> BrokerMetadata:
-    """Leave out what a version of the native protocol does not have."""
+    """Leave out fields that a version of the native protocol does not have."""
     rack = broker.rack if version >= FIRST_WITH_RACKS else UNSET
     return BrokerMetadata(node_id=broker.node_id, host=broker.host, port=broker.port, rack=rack)
 
 
 async def _for_natives(topic: TopicMetadata, context: Context, version: int) -> TopicMetadata:
-    """Leave out what a version of the native protocol does not have."""
+    """Leave out fields that a version of the native protocol does not have."""
 
     def plain(partition: PartitionMetadata) -> PartitionMetadata:
         return PartitionMetadata(
@@ -235,7 +235,7 @@ async def _for_natives(topic: TopicMetadata, context: Context, version: int) -> 
 
 
 async def _once(request: MetadataRequest, context: Context) -> list[str | bytes]:
-    """Return the names without duplicates, then all unknown topic ids."""
+    """Yield the names without duplicates, then all unknown topic ids."""
     known: dict[str, None] = {}
     unknown: list[bytes] = []
     for name, topic_id in requested_topics(request):

@@ -22,14 +22,14 @@ from warmlog.protocol.native.mirrors import (
 )
 
 if TYPE_CHECKING:
-    from warmlog.broker.mirror.service import MirrorService  # most brokers never need it
+    from warmlog.broker.mirror.service import MirrorService  # most brokers do not need it
 
 
 class MirrorsApi:
-    """Answers requests about mirrored topics. `mirror` is None if nothing is followed; there may still be copies.
+    """Answers requests about mirrored topics. There may be some even if `mirror` is None and nothing is copied.
 
     A broker of a cluster describes the partitions that it leads and every partition without a leader, so that a client
-    which asks all brokers learns of each partition.
+    that queries all brokers gets every partition.
     """
 
     def __init__(self, partitions: Partitions, mirror: "MirrorService | None", node: StoreNode) -> None:

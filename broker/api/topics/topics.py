@@ -48,7 +48,7 @@ from warmlog.protocol.response import (
 # The metadata log of Kafka's controllers, and a topic that brokers create with settings of their own.
 RESERVED = frozenset({"__cluster_metadata", AUDIT_TOPIC})
 # Kafka answers when the topics are in its metadata, and creates or renames their directories later. This broker answers
-# when that is done; with more partitions than this, creation is answered after `ANSWER_AFTER_S` at the latest, and
+# when that is done; with more partitions than this, it answers a creation after `ANSWER_AFTER_S` at the latest, and a
 # deletion as soon as the topics are unavailable.
 MANY_PARTITIONS = 200
 ANSWER_AFTER_S = 0.25
@@ -79,7 +79,7 @@ class TopicsApi:
     # -- create --
 
     async def create(self, request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
-        """Create each topic independently; refuse names that occur twice."""
+        """Create each topic independently; refuse repeated names."""
         twice = await context.repeated(topic.name for topic in request.topics)
         _limit_partitions(await context.map(self._partitions_of, request.topics))
         plans = []
@@ -100,7 +100,7 @@ class TopicsApi:
         return CreateTopicsResponse(topics=created)
 
     def _partitions_of(self, requested: NewTopic) -> int:
-        """Return how many partitions a new topic is to have."""
+        """Return the number of partitions of a new topic."""
         if isinstance(requested, KafkaNewTopic) and requested.assignments:
             return len(requested.assignments)
         return (
@@ -157,7 +157,7 @@ class TopicsApi:
         )
 
     def _factor(self, factor: int | UnsetType) -> int:
-        """Return the replication factor of a new topic. Raises RequestError for one that is not possible."""
+        """Return the replication factor of a new topic. Raises RequestError if it is impossible."""
         brokers = len(registered(self._partitions.catalog))
         chosen = _BROKER_CHOOSES if factor is UNSET else factor
         if chosen == _BROKER_CHOOSES:
@@ -192,7 +192,7 @@ class TopicsApi:
         return assignment
 
     async def _check_assignment(self, assignment: Assignment, context: Context) -> None:
-        """Raise RequestError unless each partition has distinct brokers that are registered, and equally many."""
+        """Raise RequestError unless all partitions have equally many distinct registered brokers."""
         known = registered(self._partitions.catalog)
         for brokers in assignment:
             if len(brokers) != len(assignment[0]) or not brokers or len(set(brokers)) != len(brokers):
@@ -212,7 +212,7 @@ class TopicsApi:
     # -- delete --
 
     async def delete(self, request: DeleteTopicsRequest, context: Context) -> DeleteTopicsResponse:
-        """Delete each topic independently; refuse one that is named twice, by name or by id."""
+        """Delete each topic independently; refuse one that is repeated, by name or by id."""
         if not self._partitions.settings.delete_topic_enable:
             raise RequestError(
                 ErrorCode.TOPIC_DELETION_DISABLED, "topics cannot be deleted: delete.topic.enable is false"
@@ -290,7 +290,7 @@ class TopicsApi:
         return TopicResult(name=requested.name)
 
     def _grow_within_quota(self, added: int, context: Context) -> None:
-        """Record partitions that are added. Raises RequestError if the quota does not allow it."""
+        """Record added partitions. Raises RequestError if the quota does not allow them."""
         if added > 0 and not self._may_mutate(added, context, FIRST_STRICT_GROWTH):
             raise _throttled()
 
@@ -301,7 +301,7 @@ class TopicsApi:
         return self._quotas.mutate(session, partitions, is_strict=is_strict)
 
     def _require(self, name: str) -> None:
-        """Raise UnknownTopicError without waiting for the lock of topic changes: a request may name thousands."""
+        """Raise UnknownTopicError without waiting for the lock on topic changes: a request may have thousands."""
         if self._partitions.topic(name) is None:
             raise UnknownTopicError(f"no topic {name!r}")
 
@@ -326,7 +326,7 @@ def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -
 
 
 def _limit_partitions(counts: Sequence[int]) -> None:
-    """Raise RequestError for a request for too many partitions, of all its topics together."""
+    """Raise RequestError if all topics of a request together have too many partitions."""
     count = sum(max(0, each) for each in counts)
     if count > MAX_PARTITIONS_PER_REQUEST:
         raise RequestError(

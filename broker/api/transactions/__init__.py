@@ -1,5 +1,5 @@
-"""Requests about transactions: those of transactional producers, of tools, and of other coordinators.
+"""Requests about transactions: of transactional producers, tools, and other coordinators.
 
-Start with `requests`. `listing` filters ListTransactions, `markers` serves WriteTxnMarkers, and `admission` asks the
+Start with `requests`. `listing` filters ListTransactions, `markers` serves WriteTxnMarkers, and `admission` queries the
 coordinator before Produce begins a transaction in a partition.
 """

@@ -25,8 +25,8 @@ from warmlog.protocol.records.batch import batch_spans, read_header
 from warmlog.protocol.records.layout import ATTRIBUTES_POSITION, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from warmlog.protocol.request import PartitionRecords, ProduceRequest
 
-#: Called with the transactional id, its producer, the partitions, what the client knows of KIP-890, and the guards of
-#: the partitions; returns the coordinator's errors for the partitions that are refused.
+#: Called with the transactional id, its producer, the partitions, the client's support of KIP-890, and the guards of
+#: the partitions; returns the coordinator's errors for refused partitions.
 Admit: TypeAlias = Callable[
     [str, Producer, Sequence[TopicPartition], TransactionSupport, Guards],
     Awaitable[Mapping[TopicPartition, ErrorCode]],
@@ -47,7 +47,7 @@ def has_transaction(requested: PartitionRecords) -> bool:
 
 
 def support_of(api: str, context: Context) -> TransactionSupport:
-    """Return the client's support of KIP-890, by its request. `api`: `produce` or `txn_offset_commit`."""
+    """Return the client's support of KIP-890, derived from its request. `api`: `produce` or `txn_offset_commit`."""
     return TransactionSupport.ADDING if context.session.is_native else kafka_support(api, context.version)
 
 
@@ -67,10 +67,10 @@ class Admission(NamedTuple):
 
 
 async def admit_batches(request: ProduceRequest, context: Context, partitions: Partitions, admit: Admit) -> Admission:
-    """Ask the transaction coordinator about batches that begin a transaction in their partitions.
+    """Query the transaction coordinator about batches that begin a transaction in their partitions.
 
-    Guards are opened before it is asked: a marker that is written in the meantime invalidates them. It is not asked
-    about a batch of an epoch that its log has fenced, so that the partition is not added to the transaction.
+    Guards are opened before the query: a marker written in the meantime invalidates them. Batches of an epoch that
+    their log has fenced are left out, so that the partition is not added to the transaction.
     """
     assert isinstance(request.transactional_id, str)
     by_producer: dict[Producer, dict[TopicPartition, int]] = {}  # the first sequence for each partition
@@ -113,7 +113,7 @@ class OpenGuards:
         *,
         restarts: bool,
     ) -> None:
-        """`restarts`: each transaction of the producer has a new epoch, and begins with sequence 0."""
+        """`restarts`: whether each transaction of the producer has a new epoch and begins with sequence 0."""
         self.numbers: dict[TopicPartition, int] = {}
         self._partitions = partitions
         self._producer = producer
@@ -121,7 +121,7 @@ class OpenGuards:
         self._restarts = restarts
 
     def open(self) -> None:
-        """Open them, or again those that were invalidated."""
+        """Open the guards, or reopen invalidated ones."""
         producer = self._producer
         for topic_partition, sequence in self._sequences.items():
             partition = self._partitions.get(*topic_partition)
@@ -131,7 +131,7 @@ class OpenGuards:
                 )
 
     def lapsed(self) -> list[TopicPartition]:
-        """Return the partitions where a guard is invalid, and no transaction of the producer is open."""
+        """Return the partitions with an invalid guard and no open transaction of the producer."""
         return [
             topic_partition
             for topic_partition, number in self.numbers.items()

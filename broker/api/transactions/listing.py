@@ -1,7 +1,7 @@
 """ListTransactions: return the transactional ids that match all filters.
 
-A client chooses the pattern, so it must not cost more than time linear in the length of an id. Kafka matches with
-RE2/J, warmlog with RE2, which has the same syntax. Ids are matched in a worker thread, one slice at a time.
+Clients choose the pattern, so matching must take no more than time linear in the length of an id. Kafka matches with
+RE2/J, warmlog with RE2, which has the same syntax. A worker thread matches ids, one slice at a time.
 
 Source: kafka.coordinator.transaction.TransactionStateManager (listTransactionStates); KIP-664, KIP-994, KIP-1152.
 """
@@ -25,7 +25,7 @@ from warmlog.protocol.transactions import (
 )
 
 STATES = {state.label: state for state in TransactionState}
-IDS_PER_SLICE = 500  # matched at once in a worker
+IDS_PER_SLICE = 500  # ids matched in one step of a worker
 
 Matches: TypeAlias = Callable[[Sequence[str]], list[bool]]
 

@@ -28,7 +28,7 @@ from warmlog.protocol.transactions import (
     WrittenMarkers,
 )
 
-LIMIT_S = 15.0  # for the in-sync replicas to have the markers; the coordinator waits for 30
+LIMIT_S = 15.0  # time for the in-sync replicas to get the markers; the coordinator waits for 30
 
 
 class TransactionMarkersApi:
@@ -44,7 +44,7 @@ class TransactionMarkersApi:
         return {WriteTxnMarkersRequest.api: self.write}
 
     async def write(self, request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
-        """Write markers, and respond once every partition has written or rejected its marker, or the time is over."""
+        """Write markers; respond when every partition has written or rejected its marker, or after a timeout."""
         latest = self._latest_coordinator()
         writes = [await self._begin(requested, latest, context) for requested in request.markers]
         with trio.move_on_after(LIMIT_S):
@@ -66,7 +66,7 @@ class TransactionMarkersApi:
     def _latest_coordinator(self) -> float:
         """Return the latest leader epoch of a coordinator in the cluster; infinity for a broker by itself.
 
-        A later one would be kept with the producer, and fence every coordinator that there is.
+        A later one would be stored with the producer, and fence every existing coordinator.
         """
         catalog = self._partitions.catalog
         topic = catalog.find_topic(TOPIC)
@@ -77,7 +77,7 @@ class TransactionMarkersApi:
         return max(catalog.partition(topic, index).leader_epoch for index in range(topic.partitions))
 
     def _is_invented(self, requested: MarkersOfTransaction, topic_partition: TopicPartition) -> bool:
-        """Whether no coordinator has had this epoch, nor the last marker of the producer in a partition."""
+        """Whether neither a coordinator nor the producer's last marker in a partition has had this epoch."""
         partition = self._partitions.get(*topic_partition)
         state = None if partition is None else partition.log.producers.get(requested.producer_id)
         return state is None or state.coordinator_epoch < requested.coordinator_epoch
@@ -97,7 +97,7 @@ class TransactionMarkersApi:
         )
         if (
             requested.coordinator_epoch > latest
-        ):  # or this broker does not see the election yet: the coordinator retries
+        ):  # or this broker has not seen the election yet: the coordinator retries
             invented = {
                 topic_partition for topic_partition in partitions if self._is_invented(requested, topic_partition)
             }
@@ -111,7 +111,7 @@ class TransactionMarkersApi:
 
 
 class _Write:
-    """A marker that is being written, with the outcomes so far."""
+    """A marker being written, with the outcomes so far."""
 
     def __init__(self, count: int) -> None:
         self.errors: dict[TopicPartition, ErrorCode] = {}
@@ -121,7 +121,7 @@ class _Write:
             self.done.set()
 
     def written(self, results: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Take outcomes of partitions."""
+        """Record the outcomes of partitions."""
         self.errors.update(results)
         if len(self.errors) == self._count:
             self.done.set()

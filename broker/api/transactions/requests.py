@@ -58,7 +58,7 @@ from warmlog.protocol.transactions import (
 FIRST_EPOCH = 0
 FIRST_END_THAT_BUMPS = 5
 PARTITIONS_PER_STEP = 1000
-TRANSACTIONS_PER_STEP = 50  # added at the same time: each waits until its record is stored
+TRANSACTIONS_PER_STEP = 50  # transactions changed concurrently: each waits until its record is stored
 
 
 class InvalidProducerError(ProtocolError):
@@ -78,7 +78,7 @@ class TransactionsApi:
     ) -> None:
         """Answer from the coordinator; `groups` is the runtime of the group coordinator, `commits` handles its offsets.
 
-        `newcomers`: transactional ids that are new.
+        `newcomers` limits new transactional ids.
         """
         self._newcomers = newcomers
         self._transactions = transactions
@@ -102,8 +102,8 @@ class TransactionsApi:
     async def init_producer_id(self, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
         """Return a producer id: the one of a transactional id with its next epoch, otherwise a new one.
 
-        An idempotent producer gets a new id even if it names one: it raises its epoch by itself, and sends this request
-        only when its epochs are used up.
+        An idempotent producer gets a new id even if its request has one: it raises its epoch by itself, and sends this
+        request only when its epochs are used up.
         """
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             raise InvalidProducerError("a producer id and an epoch must be given together")
@@ -132,7 +132,7 @@ class TransactionsApi:
         )
 
     async def add_partitions(self, request: AddPartitionsToTxnRequest, context: Context) -> AddPartitionsToTxnResponse:
-        """Add partitions to transactions, or look them up."""
+        """Add partitions to transactions, or verify them."""
         added: list[AddedPartitions] = []
         for start in range(0, len(request.transactions), TRANSACTIONS_PER_STEP):
             step = request.transactions[start : start + TRANSACTIONS_PER_STEP]
@@ -227,7 +227,7 @@ class TransactionsApi:
             refusals = await context.wait(admitted)
             error = offset_commit_error(refusals.get(topic_partition, ErrorCode.NONE), support)
             if error is ErrorCode.NONE and topic_partition not in guards.numbers:
-                error = ErrorCode.NOT_COORDINATOR  # it has become one meanwhile, at the earliest
+                error = ErrorCode.NOT_COORDINATOR  # it may have become one in the meantime
         if error is not ErrorCode.NONE:
             refused = await context.map(_refusal, existing, [error] * len(existing))
             return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, refused))
@@ -245,7 +245,7 @@ class TransactionsApi:
             checkpoint=context.checkpoint,
         )
         errors = await context.wait(commit)
-        if context.session.is_native:  # whose clients join again when their group is gone
+        if context.session.is_native:  # their clients rejoin when their group is gone
             gone = ErrorCode.GROUP_ID_NOT_FOUND
             errors = [ErrorCode.ILLEGAL_GENERATION if error is gone else error for error in errors]
         return TxnOffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))

@@ -38,9 +38,7 @@ from warmlog.protocol.kafka.messages.groups.streams_descriptions import (
 )
 from warmlog.protocol.request import NewTopic
 
-MAX_SUBTOPOLOGIES: Final = (
-    1_000  # of a topology: a member with tasks of all holds the event loop for 5 ms
-)
+MAX_SUBTOPOLOGIES: Final = 1_000  # of a topology: a member with tasks of all holds the event loop for 5 ms
 MAX_TOPICS: Final = 10_000  # of a topology
 FEW_TOPICS: Final = 1_000  # topics of a topology, which is fitted to them on the event loop: about 2 ms
 
@@ -138,7 +136,7 @@ class StreamsGroupCoordinator:
     async def _configured(
         self, request: StreamsGroupHeartbeatRequest, checkpoint: Checkpoint
     ) -> ConfiguredTopology | None:
-        """Fit the topology to the topics; return None for a leaving member or without a topology. Raises RefusedError."""
+        """Fit the topology to the topics; None for a leaving member or without a topology. Raises RefusedError."""
         if request.member_epoch < JOIN:
             return None
         group = self._groups.get(request.group)

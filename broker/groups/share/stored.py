@@ -82,9 +82,7 @@ class StoredShareGroup:
         self._has_states_record = False
         self._epoch: GroupEpoch | None = None
         self._target_epoch: TargetEpoch | None = None
-        self._sharing: dict[
-            bytes, Counter[int]
-        ] = {}  # by topic id and partition, how many targets have it
+        self._sharing: dict[bytes, Counter[int]] = {}  # by topic id and partition, how many targets have it
 
     # -- queries --
 

@@ -1,4 +1,4 @@
 """Quotas of clients, with Kafka's names, precedence and arithmetic: rules and values, without sockets and storage.
 
-Start with `entities`, which says to whom a quota applies; `rates` measures.
+Start with `entities`, which decides whose quota applies; `rates` measures.
 """

@@ -1,9 +1,10 @@
-"""Measure what clients send, fetch and cost, and say for how long those above their quotas have to pause.
+"""Measure the bytes and time of clients, and compute how long those above their quotas have to pause.
 
-A share is what has a quota together: a user, a client id, or a pair of both (`entities.Limit`). Its `Rate` exists while
-it is used. A client can invent client ids without end, so the number of shares is bounded, and their names are, too.
+A share is what a quota applies to: a user, a client id, or a pair of both (`entities.Limit`). Its `Rate` exists while
+it is used. Clients can invent any number of client ids, so the number of shares and the length of their names are
+bounded.
 
-Time that a client costs is added to `Client.worked_s` by whoever spends it, and charged with the next request.
+Time spent for a client is added to `Client.worked_s`, and charged with its next request.
 
 Source: org.apache.kafka.server.quota.ClientQuotaManager; kafka.server.ClientRequestQuotaManager.
 """
@@ -25,11 +26,11 @@ from warmlog.broker.security.quotas.entities import (
 )
 from warmlog.broker.security.quotas.rates import MS, Rate, TokenBucket, Windows
 
-MAX_OF_USER: Final = 1_000  # shares; one user with many client ids does not displace those of others
-TRIES: Final = 16  # shares that are looked at to find one whose client does not pause
-MAX_SHARES: Final = 10_000  # about 2 KiB each; the least recently used ones are forgotten first
-IDLE_MS: Final = 3_600_000  # after which a share is forgotten
-MAX_SERIES: Final = 100  # the most recently throttled shares have metrics of their own
+MAX_OF_USER: Final = 1_000  # shares per user; so one with many client ids does not displace those of others
+TRIES: Final = 16  # shares examined to find one whose client does not pause
+MAX_SHARES: Final = 10_000  # about 2 KiB each; the least recently used ones are dropped first
+IDLE_MS: Final = 3_600_000  # idle time after which a share is dropped
+MAX_SERIES: Final = 100  # number of most recently throttled shares with metrics of their own
 LONG_NAME: Final = 256  # characters; longer names are replaced by their beginning and a hash
 PERCENT: Final = 100.0
 DEFAULT_WINDOWS: Final = Windows()
@@ -38,10 +39,9 @@ ShareKey: TypeAlias = tuple[str, str | None, str | None]  # kind of quota, user,
 
 
 class Client(Protocol):
-    """Who is measured: a connection's session.
+    """A measured client: a connection's session.
 
-    `worked_s`: time that it has cost and that is not charged yet. `throttle_ms`: for how long it has to pause after the
-    request that is being handled.
+    `worked_s`: its time that is not charged yet. `throttle_ms`: how long it has to pause after the current request.
     """
 
     principal: Principal
@@ -51,9 +51,9 @@ class Client(Protocol):
 
 
 class _Share:
-    """What a share has used, when it was used last, and until when its client pauses.
+    """The usage of a share, the time of its last use, and the end of its client's pause.
 
-    `user`: the principal for which it was made. `bucket`: of partitions that it creates and deletes.
+    `user`: the principal that it belongs to. `bucket`: of partitions that it creates and deletes.
     """
 
     __slots__ = ("bucket", "paused_until", "rate", "used_at", "user")
@@ -66,7 +66,7 @@ class _Share:
 
 
 class _Recorded(NamedTuple):
-    """What recording a value has shown. `was_idle`: the rate was 0 before."""
+    """The result of recording a value. `was_idle`: whether the rate was 0 before."""
 
     throttle_ms: int
     was_idle: bool
@@ -74,7 +74,7 @@ class _Recorded(NamedTuple):
 
 
 class Throttled(NamedTuple):
-    """For how long a client has to pause, and whether the fetch is answered without records, to be repeated."""
+    """How long a client has to pause, and whether its fetch is answered without records, to be repeated."""
 
     throttle_ms: int
     is_empty: bool
@@ -97,9 +97,9 @@ class ClientQuotas:
         self._mutation_windows = mutation_windows
         self._clock = clock
         self._shares: dict[ShareKey, _Share] = {}  # the least recently used first
-        self._of_users: dict[str, dict[ShareKey, None]] = {}  # the keys of each user, in the same order
-        self._series: dict[ShareKey, float] = {}  # seconds, by the share that was throttled; the oldest first
-        self._throttled = dict.fromkeys(CLIENT_QUOTAS, 0)  # replies
+        self._of_users: dict[str, dict[ShareKey, None]] = {}  # each user's keys, in the same order
+        self._series: dict[ShareKey, float] = {}  # seconds by throttled share, the oldest first
+        self._throttled = dict.fromkeys(CLIENT_QUOTAS, 0)  # number of throttled replies
         self._throttled_s = dict.fromkeys(CLIENT_QUOTAS, 0.0)
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class ClientQuotas:
     # -- measuring --
 
     def produced(self, client: Client, size: int, *, is_timed: bool) -> int:
-        """Record the bytes of a produce request; return for how many milliseconds the client has to pause.
+        """Record the bytes of a produce request; return how many milliseconds the client has to pause.
 
         `is_timed`: charge its time, too, which Kafka does not for acks=0.
         """
@@ -126,8 +126,8 @@ class ClientQuotas:
     def fetched(self, client: Client, size: int) -> Throttled:
         """Record the bytes of a fetch response. If the client has to pause, it gets none, and they are not recorded.
 
-        A response that is too large for the quota by itself, or took too long, is sent and recorded if nothing else
-        was: else the client would never get it.
+        A response that alone exceeds the quota, or that took too long, is sent and recorded if nothing else was
+        recorded: otherwise the client would never get it.
         """
         now = self._now()
         of_bytes, of_time = self._record(CONSUMER_BYTE_RATE, client, size, now), self._charge(client, now)
@@ -138,11 +138,11 @@ class ClientQuotas:
         return Throttled(self._worst(violations), is_empty)
 
     def requested(self, client: Client) -> int:
-        """Charge the time of a request; return for how many milliseconds the client has to pause."""
+        """Charge the time of a request; return how many milliseconds the client has to pause."""
         return self._worst([self._charge(client, self._now())])
 
     def max_fetch_bytes(self, client: Client) -> int | None:
-        """Return how much can be fetched at once without a pause, if nothing was before; None for any amount."""
+        """Return how much a client that was idle can fetch without a pause; None without a limit."""
         limit = self._index.limit(CONSUMER_BYTE_RATE, client.principal.name, client.client_id)
         if limit is None:
             return None
@@ -150,9 +150,9 @@ class ClientQuotas:
         return max(1, int(limit.bound * max(1, samples - 1) * window_ms / MS))
 
     def mutate(self, client: Client, partitions: int, *, is_strict: bool) -> bool:
-        """Record partitions that a client creates or deletes, and return whether it may; sets its `throttle_ms`.
+        """Record partitions that a client creates or deletes; return whether it may. Sets its `throttle_ms`.
 
-        A client that knows the error (`is_strict`) may not while it has overdrawn its tokens. Others may, and pause.
+        A client that knows the error (`is_strict`) may not while its tokens are overdrawn. Others may, and then pause.
         """
         now = self._now()
         entry = self._share(CONTROLLER_MUTATION_RATE, client, now)
@@ -176,7 +176,7 @@ class ClientQuotas:
         return int(self._clock() * MS)
 
     def _charge(self, client: Client, now: int) -> _Recorded | None:
-        """Record the time that a client has cost. A pause for it lasts at most one window."""
+        """Record a client's time. The resulting pause lasts at most one window."""
         worked_s, client.worked_s = client.worked_s, 0.0
         violation = self._record(REQUEST_PERCENTAGE, client, worked_s * PERCENT, now)
         return violation and violation._replace(throttle_ms=min(violation.throttle_ms, self._windows.window_ms))
@@ -194,7 +194,7 @@ class ClientQuotas:
         return _Recorded(throttle_ms, was_idle, key)
 
     def _share(self, kind: str, client: Client, now: int) -> tuple[Limit, _Share, ShareKey] | None:
-        """Return a client's quota of a kind, and the share to which that belongs; None if it has none."""
+        """Return a client's quota of a kind, and its share; None if there is no quota."""
         limit = self._index.limit(kind, client.principal.name, client.client_id)
         if limit is None:
             return None
@@ -209,14 +209,14 @@ class ClientQuotas:
             of_user = self._of_users[share.user]
             del of_user[key]
             of_user[key] = None
-        self._shares[key] = share  # as the most recently used one
+        self._shares[key] = share  # now the most recently used one
         share.used_at = now
         return limit, share, key
 
     def _forget(self, user: str, now: int) -> None:
-        """Forget shares that are idle, and, if there are too many, one that has not been used for long.
+        """Drop idle shares and, if there are too many, one that has not been used for long.
 
-        If the user has many, that is one of them. A client that pauses keeps its share, unless many pause.
+        If the user has many, it is one of theirs. A pausing client keeps its share, unless many pause.
         """
         while self._shares and now - self._shares[key := next(iter(self._shares))].used_at >= IDLE_MS:
             self._remove(key)
@@ -227,7 +227,7 @@ class ClientQuotas:
             self._remove(self._forgettable(self._shares, now))
 
     def _forgettable(self, keys: Iterable[ShareKey], now: int) -> ShareKey:
-        """Return one of the least recently used shares, of a client that does not pause if there is one."""
+        """Return one of the least recently used shares, preferably of a client that does not pause."""
         oldest = list(islice(keys, TRIES))
         return next((key for key in oldest if self._shares[key].paused_until <= now), oldest[0])
 
@@ -248,7 +248,7 @@ class ClientQuotas:
         return worst.throttle_ms
 
     def _count(self, key: ShareKey, throttle_ms: int, *, is_first: bool = True) -> None:
-        """Count a pause of a share; `is_first`: it is not an addition to one that is counted already."""
+        """Count a pause of a share; `is_first`: it does not extend an already counted one."""
         seconds = throttle_ms / MS
         self._throttled[key[0]] += is_first
         self._throttled_s[key[0]] += seconds
@@ -265,13 +265,13 @@ class ClientQuotas:
         return ((((kind,), seconds)) for kind, seconds in self._throttled_s.items())
 
     def throttled_s_of_shares(self) -> Iterator[tuple[tuple[str, str, str], float]]:
-        """Return the seconds of pauses of the shares that were throttled last."""
+        """Return the seconds of pauses of the most recently throttled shares."""
         for (kind, user, client_id), seconds in list(self._series.items()):
             yield (kind, user or "", client_id or ""), seconds
 
 
 def _bounded(name: str | None) -> str | None:
-    """Return a name, or for a long one a short text that stands for it."""
+    """Return a name, or a short replacement for a long one."""
     if name is None or len(name) <= LONG_NAME:
         return name
     return f"{name[:32]}...{blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"

@@ -1,8 +1,8 @@
-"""How fast connections may be opened: at the broker, at each listener, and from each address.
+"""Limit the rate of new connections: of the broker, each listener, and each address.
 
-A connection above the rate of its address is closed after a pause, and does not count otherwise. One above the rate of
-its listener, or of the broker, waits, and those behind it do, too. Rates are measured as those of clients, and no pause
-is longer than one window.
+A connection above its address's rate is closed after a pause, and does not count otherwise. One above the rate of its
+listener or of the broker waits, and so do those behind it. Rates are measured like those of clients, and no pause is
+longer than one window.
 
 Source: kafka.network.ConnectionQuotas. There, a connection of an address above its rate waits for its listener first.
 """
@@ -14,7 +14,7 @@ from warmlog.broker.security.acls import host_of
 from warmlog.broker.security.quotas.entities import QuotaIndex
 from warmlog.broker.security.quotas.rates import MS, Rate, Windows
 
-MAX_ADDRESSES: Final = 10_000  # measured at a time; the least recently used ones are forgotten first
+MAX_ADDRESSES: Final = 10_000  # addresses measured; the least recently used ones are dropped first
 UNLIMITED: Final = (1 << 31) - 1
 
 
@@ -37,9 +37,9 @@ class ConnectionRates:
         return len(self._addresses)
 
     def address_pause_s(self, address: str) -> float:
-        """Record a connection of an address; return for how long to hold it before it is closed, 0 to accept it.
+        """Record a connection of an address; return how long to hold it before closing it, 0 to accept it.
 
-        One that is closed is not recorded.
+        A closed connection is not recorded.
         """
         bound = self._index.connection_rate(address)
         if bound is None:

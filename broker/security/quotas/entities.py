@@ -1,4 +1,4 @@
-"""To whom a quota applies, which values it may have, and which of several quotas a client has.
+"""The entities of quotas, the valid values, and which of several quotas applies to a client.
 
     user      client-id      the quota of                              precedence
     NAME      NAME           this client of this user                  1
@@ -10,8 +10,8 @@
               NAME           this client, whoever the user             7
               default        any other client, whoever the user        8
 
-A default is not shared: each user, client, or pair of both has a quota of its own with the default's value. A quota of
-an address has precedence over the default for addresses.
+A default is not shared: each user, client, or pair of both has its own quota with the default's value. An address's
+quota has precedence over the default for addresses.
 
 Source: org.apache.kafka.server.quota.ClientQuotaManager; org.apache.kafka.server.config.QuotaConfig;
 org.apache.kafka.controller.ClientQuotaControlManager.
@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote
 from warmlog.broker.security.acls import host_of
 
 DEFAULT: Final = ""  # the name of a default; no entity has an empty name
-MAX_LIMITS: Final = 1_000  # kept; then they are looked up again
+MAX_LIMITS: Final = 1_000  # cached lookups; beyond it the cache is cleared
 MAX_NAME: Final = 1024  # characters of a user or client id with a quota of its own
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
@@ -39,21 +39,21 @@ CLIENT_QUOTAS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTA
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
-# The largest value of those that have to be whole numbers.
+# The largest value of quotas that have to be whole numbers.
 _MAX_WHOLE: Final[Mapping[str, float]] = {
     PRODUCER_BYTE_RATE: 2.0**63,
     CONSUMER_BYTE_RATE: 2.0**63,
     CONNECTION_CREATION_RATE: 2.0**31 - 1,
 }
-_FRACTION: Final = 1e-6  # a smaller one is a rounding error
+_FRACTION: Final = 1e-6  # a smaller fraction is a rounding error
 
 
 class InvalidQuotaError(ValueError):
-    """An entity or a value that cannot be. `str()` names it."""
+    """An entity or a value is invalid. `str()` names it."""
 
 
 class QuotaEntity(NamedTuple):
-    """To whom quotas apply: None for what does not matter, DEFAULT for the default."""
+    """The entity of quotas. None: the part does not matter; DEFAULT: the default."""
 
     user: str | None = None
     client_id: str | None = None
@@ -72,13 +72,13 @@ class QuotaEntity(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "QuotaEntity":
-        """Read such a text. Raises InvalidQuotaError."""
+        """Parse such a text. Raises InvalidQuotaError."""
         pairs = [part.partition("=") for part in text.split("/")]
         return cls.of(tuple([(kind, unquote(name) if equals else None) for kind, equals, name in pairs]))
 
     @classmethod
     def of(cls, parts: tuple[tuple[str, str | None], ...]) -> "QuotaEntity":
-        """Return the entity of such pairs. Raises InvalidQuotaError."""
+        """Return the entity of pairs of type and name. Raises InvalidQuotaError."""
         if not parts:
             raise InvalidQuotaError("the entity is empty")
         names: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _address(text: str) -> str:
 
 
 class Limit(NamedTuple):
-    """The quota that applies to a client, and whose it is: who has the same `user` and `client_id` shares it."""
+    """The quota of a client, and its owner: clients with the same `user` and `client_id` share it."""
 
     bound: float
     user: str | None
@@ -134,14 +134,14 @@ class Limit(NamedTuple):
 class QuotaIndex:
     """The quotas of a cluster by entity.
 
-    `kinds` counts how many users and clients have each quota; `limits_clients` tells whether any has one.
+    `kinds` counts the users and clients that have each quota; `limits_clients`: whether any has one.
     """
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.limits_clients = False
         self._values: dict[QuotaEntity, Mapping[str, float]] = {}
-        self._limits: dict[tuple[str, str, str], Limit | None] = {}  # that were looked up since the last change
+        self._limits: dict[tuple[str, str, str], Limit | None] = {}  # limits looked up since the last change
 
     def __len__(self) -> int:
         return len(self._values)

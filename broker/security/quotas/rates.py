@@ -1,7 +1,7 @@
-"""Measure rates as Kafka does: times are whole milliseconds of any clock, and only differences between them matter.
+"""Measure rates as Kafka does. Times are whole milliseconds of any clock; only their differences matter.
 
 A `Rate` keeps the sums of the latest `samples` windows. The time that they are divided by is never less than all whole
-windows, so that a client that has just begun may send a burst of as much as the windows allow.
+windows, so that a new client may send a burst of as much as the windows allow.
 
     |  1 s  |  1 s  | ...  |  1 s  | part |     11 samples of 1 s: 10 whole windows, and the part of the current one
     oldest                               now
@@ -14,18 +14,18 @@ Source: org.apache.kafka.common.metrics.stats.Rate, SampledStat, TokenBucket; or
 from typing import Final, NamedTuple
 
 MS: Final = 1000
-MAX_THROTTLE_MS: Final = (1 << 31) - 1  # what a response can name
+MAX_THROTTLE_MS: Final = (1 << 31) - 1  # the largest value of a response's field
 
 
 class Windows(NamedTuple):
-    """How many samples are kept, and how many milliseconds each lasts."""
+    """The number of samples kept, and the milliseconds of each."""
 
     samples: int = 11
     window_ms: int = MS
 
 
 class _Sample:
-    """The sum of one window: when it began, and when it was last added to."""
+    """The sum of one window, its beginning, and the time of the last addition."""
 
     __slots__ = ("began", "last", "total")
 
@@ -49,7 +49,7 @@ class Rate:
         self._current = 0
 
     def record(self, value: float, now: int) -> None:
-        """Add a value to the current window; a negative one takes back what was recorded at the same time."""
+        """Add a value to the current window; a negative one cancels a value recorded at the same time."""
         samples, windows = self._samples, self._windows
         if not samples:
             samples.append(_Sample(now))
@@ -81,7 +81,7 @@ class Rate:
         return max(1, elapsed + max(0, missing) * window_ms)
 
     def throttle_ms(self, bound: float, now: int) -> int:
-        """Return for how long nothing may be recorded until the rate is `bound` again; 0 if it is not above that."""
+        """Return how long to record nothing until the rate is back at `bound`; 0 if it is not above."""
         total = self.total(now)
         elapsed = self.elapsed(now)
         rate = total / (elapsed / MS)
@@ -89,14 +89,14 @@ class Rate:
 
 
 class TokenBucket:
-    """What may be recorded at a rate, saved up to a burst."""
+    """Tokens accumulated at a rate, up to a burst."""
 
     __slots__ = ("_at", "_tokens", "_windows")
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._tokens = 0.0
-        self._at: int | None = None  # it is full at first
+        self._at: int | None = None  # initially full
 
     def _refill(self, bound: float, now: int) -> float:
         samples, window_ms = self._windows
@@ -106,11 +106,11 @@ class TokenBucket:
         return burst
 
     def record(self, value: float, bound: float, now: int) -> None:
-        """Take tokens out, whether they are there or not."""
+        """Remove tokens, even beyond those available."""
         burst = self._refill(bound, now)
         self._tokens = min(burst, self._tokens - value)
 
     def throttle_ms(self, bound: float, now: int) -> int:
-        """Return how long it takes until the bucket is not overdrawn any more; 0 if it is not."""
+        """Return how long it takes until the bucket is no longer overdrawn; 0 if it is not."""
         self._refill(bound, now)
         return round(min(MAX_THROTTLE_MS, -self._tokens / bound * MS)) if self._tokens < 0 else 0
