@@ -1,6 +1,6 @@
 """The settings of one log.
 
-Names and defaults are Kafka's (source: org.apache.kafka.storage.internals.log.LogConfig), unless marked as ours.
+Names and defaults are Kafka's (source: org.apache.kafka.storage.internals.log.LogConfig) unless marked as warmlog's.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class LogConfig:
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
-    segment_jitter_ms: int = 0  # rolls are spread over this time, so that logs do not roll together
+    segment_jitter_ms: int = 0  # rolls are spread over this time, so that logs do not roll simultaneously
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     max_message_bytes: int = (1 << 20) + 12
@@ -53,10 +53,10 @@ class LogConfig:
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
-    min_insync_replicas: int | None = None  # `broker.cluster.rules` decides by the one in the store
+    min_insync_replicas: int | None = None  # `broker.cluster.rules` uses the value in the store
     unclean_leader_election_enable: bool = False  # the same
-    index_search: SearchName = "warm"  # ours: "plain" is kept for comparison
-    walk_records: bool = True  # ours: check the record lengths of uncompressed batches on append
+    index_search: SearchName = "warm"  # warmlog's: "plain" is for comparison
+    walk_records: bool = True  # warmlog's: check the record lengths of uncompressed batches on append
 
     @property
     def deletes(self) -> bool:

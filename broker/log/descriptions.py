@@ -14,8 +14,8 @@ from warmlog.broker.log.io.files import FileSlice
 class LogRead(NamedTuple):
     """The result of a read.
 
-    `slice` is None if there are no records to return. `segment_base_offset` and `position` tell where the read begins,
-    in that case, too. `first_batch_incomplete`: the slice ends inside its first batch, which exceeds the requested
+    `slice` is None if there are no records to return. `segment_base_offset` and `position`: where the read begins, also
+    in that case. `first_batch_incomplete`: the slice ends inside its first batch, which exceeds the requested
     size. `section` is the part of the offset index that was searched; None: no lookup, or an empty index. `aborted`:
     the aborted transactions of which the slice may hold records, if requested.
     """
@@ -57,7 +57,7 @@ class LogDescription:
     log_end_offset: int
     recovery_point: int
     size: int
-    failure: str | None  # why it rejects appends; None: it accepts them
+    failure: str | None  # why it rejects appends; None if it accepts them
     segments: tuple[SegmentFacts, ...]
 
 
@@ -88,12 +88,12 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
 
     @property
     def did_something(self) -> bool:
-        """Whether anything was scanned or changed, which is not the case for an empty log."""
+        """Whether anything was scanned or changed; False for an empty log."""
         return bool(self.scanned_bytes or self.repairs)
 
     @property
     def lost_records(self) -> bool:
-        """Whether records may be lost that were acknowledged: something was cut, or the log once ended further on."""
+        """Whether acknowledged records may be lost: the log was truncated, or its end was once at a later offset."""
         return bool(self.truncated_bytes or self.removed_segments or self.lost_offsets)
 
     @property
@@ -104,7 +104,7 @@ class RecoveryReport(Struct, frozen=True, kw_only=True):
         return sum(map(len, (*rebuilt, *gone))) + bool(self.truncated_bytes) + self.rebuilt_epochs
 
     def summary(self) -> str:
-        """Return what recovery did, for a log line."""
+        """Summarize the recovery for a log line."""
         did = [f"checked {self.scanned_bytes:,} bytes of {self.scanned_segments} segments in {self.seconds:.3f} s"]
         if self.truncated_bytes:
             did.append(

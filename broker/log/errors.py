@@ -9,7 +9,7 @@ class LogError(Exception):
 
 
 class OffsetOutOfRangeError(LogError):
-    """A read before the log start offset or past the log end offset."""
+    """A read is before the log start offset or past the log end offset."""
 
     def __init__(self, offset: int, log_start_offset: int, log_end_offset: int) -> None:
         super().__init__(f"offset {offset} is outside the log, which holds {log_start_offset} to {log_end_offset}")
@@ -33,12 +33,12 @@ class RecordListTooLargeError(LogError):
 class LogFailedError(LogError):
     """The log rejects appends.
 
-    It is closed, or a write or fsync has failed and left the content of its files uncertain until it is rebuilt.
+    It is closed, or a write or fsync has failed, and its files' content is uncertain until it is rebuilt.
     """
 
 
 class UnknownTimestampError(LogError):
-    """Copied batches whose largest timestamps must be found in their records first (`copies.largest_timestamps`)."""
+    """The largest timestamps of copied batches must first be read from their records (`copies.largest_timestamps`)."""
 
 
 class IndexFullError(LogError):
@@ -46,7 +46,7 @@ class IndexFullError(LogError):
 
 
 class IndexOrderError(LogError):
-    """An index entry is not greater than the last one, or out of the range of its fields."""
+    """An index entry is not greater than the last one, or outside the range of its fields."""
 
 
 class IndexCorruptError(LogError):
@@ -70,15 +70,15 @@ class TooManyProducersError(LogError):
 
 
 class InvalidProducerEpochError(LogError):
-    """A batch of a producer that was fenced by a higher epoch."""
+    """A batch's producer was fenced by a higher epoch."""
 
 
 class InvalidTransactionStateError(LogError):
-    """A batch of no known transaction, or a non-transactional one while a transaction is open."""
+    """A batch belongs to no known transaction, or is non-transactional while a transaction is open."""
 
 
 class TransactionCoordinatorFencedError(LogError):
-    """A marker of a transaction coordinator that was fenced by a higher epoch."""
+    """A marker's transaction coordinator was fenced by a higher epoch."""
 
 
 class CorruptSnapshotError(LogError):

@@ -1,11 +1,11 @@
-"""What the parts of one log share: its offsets, segments, producers and settings, and how far readers may read.
+"""The state that the parts of one log share: offsets, segments, producers, settings, and how far readers may read.
 
 Invariants:
 1. log start <= last stable offset <= high watermark <= log end, recovery point <= log end.
 2. The last stable offset is the first offset of the oldest open transaction, or the high watermark if none is open
    below it.
 3. The high watermark has one source (`HighWatermarkSource`). It moves back only when the log is cut, not when the
-   source changes. If it follows replicas, it comes from a checkpoint at startup, as nothing in the log tells it.
+   source changes. If it follows replicas, it comes from a checkpoint at startup, since the log does not contain it.
 """
 
 from enum import Enum
@@ -22,10 +22,10 @@ class HighWatermarkSource(Enum):
 
     END = "end"  # the log end
     SYNCED = "synced"  # the recovery point (`flush.messages` = 1): a power cut removes nothing that was read
-    REPLICAS = "replicas"  # `advance_high_watermark`: the leader decides, by how far its followers are
+    REPLICAS = "replicas"  # `advance_high_watermark`: the leader decides, by the progress of its followers
 
 
-_END = HighWatermarkSource.END  # bound once: reading a member of an enum takes longer than the rest of a comparison
+_END = HighWatermarkSource.END  # bound once: reading an enum's member takes longer than the comparison
 _SYNCED = HighWatermarkSource.SYNCED
 _REPLICAS = HighWatermarkSource.REPLICAS
 
@@ -123,5 +123,5 @@ class LogOffsets:
                 self.last_stable_offset = min(high_watermark, max(first_unstable, self.log_start_offset))
 
     def end_of_transactions(self) -> int:
-        """Return where the oldest open transaction begins; the log end without any."""
+        """Return the first offset of the oldest open transaction; the log end without one."""
         return next(iter(self._state.producers.open_transactions.values()), self.log_end_offset)

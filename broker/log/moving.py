@@ -175,7 +175,7 @@ class LogMove:
             sync_file(self._disk, self._path(active, LOG_SUFFIX))
 
     def _copy_piece(self, copy: _Copy) -> int:
-        """Copy the next piece of a log file; return its bytes, 0 if the segment was removed meanwhile."""
+        """Copy the next piece of a log file; return its bytes, 0 if the segment was removed in the meantime."""
         segment, position = copy.segment, copy.position
         length = min(PIECE_BYTES, segment.size - position)
         try:

@@ -60,7 +60,7 @@ from warmlog.broker.log.segments.segment_map import Segments
 
 
 class PartitionLog:
-    """One partition's log, created by `open`. See the module's docstring for its parts and what may be called where."""
+    """One partition's log, created by `open`. The module's docstring describes its parts and their threads."""
 
     __slots__ = (
         "_appender",
@@ -79,7 +79,7 @@ class PartitionLog:
         "truncation",
     )
 
-    recovery: RecoveryReport | None  # what opening the log repaired; None after a clean shutdown
+    recovery: RecoveryReport | None  # repairs made when the log was opened; None after a clean shutdown
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class PartitionLog:
     def _view(self) -> LogView:
         """Return the log as retention and compaction see it.
 
-        Compaction leaves the records of open transactions alone, and all that a power cut can lose or reopen.
+        Compaction does not touch the records of open transactions, nor those that a power cut can lose or reopen.
         """
         offsets = self.offsets
         cleanable_end = min(offsets.last_stable_offset, self.durability.stable_offset)
@@ -278,8 +278,8 @@ class PartitionLog:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply new settings, starting with the next append.
 
-        If `flush.messages` is no longer 1, records that wait for their sync become readable at once, unless they wait
-        for replicas.
+        If `flush.messages` is no longer 1, records that wait for their sync become readable immediately, unless they
+        wait for replicas.
         """
         self._state.context = replace(self._state.context, config=config)
         self._appender.reconfigure()
@@ -292,7 +292,7 @@ class PartitionLog:
         self.offsets.high_watermark_source = HighWatermarkSource.REPLICAS
 
     def stop_following_replicas(self) -> None:
-        """Let the high watermark follow the log end, or the recovery point if every append is synced."""
+        """Make the high watermark follow the log end, or the recovery point if every append is synced."""
         offsets = self.offsets
         offsets.high_watermark_source = _own_source(self.config)
         if self.failed:
@@ -338,8 +338,7 @@ class PartitionLog:
     def finish_reopening(self, reopened: Reopened) -> None:
         """Continue with the rebuilt, durable end of the log, and accept appends again.
 
-        If records were lost, whoever assigns leader epochs must begin a new one. Call `reopened.close_replaced`
-        afterwards.
+        If records were lost, a new leader epoch has to begin. Call `reopened.close_replaced` afterwards.
         """
         end = reopened.tail.next_offset
         self._state.segments = Segments(reopened.segments)
@@ -438,5 +437,5 @@ class PartitionLog:
 
 
 def _own_source(config: LogConfig) -> HighWatermarkSource:
-    """Return what the high watermark of a log without replicas follows."""
+    """Return the source of the high watermark of a log without replicas."""
     return HighWatermarkSource.SYNCED if config.flush_messages == 1 else HighWatermarkSource.END

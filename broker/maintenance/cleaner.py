@@ -61,7 +61,7 @@ class CleanerStatistics:
     written_bytes: int = 0
     running: int = 0
     last_run_seconds: float = 0.0
-    heard_at: float = field(default_factory=time.monotonic)  # the last sign of life
+    heard_at: float = field(default_factory=time.monotonic)  # time of the last sign of life
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("damage", "disk", "death", "stuck"), 0))
 
 
@@ -73,7 +73,7 @@ class Cleaner:
         self._unlinking = unlinking
         self.statistics = CleanerStatistics()
         self.dirty = DirtyLogs(partitions, self._may_be_cleaned, self._mark_uncleanable)
-        self.uncleanable: dict[Partition, str] = {}  # and the reason
+        self.uncleanable: dict[Partition, str] = {}  # uncleanable logs, with the reason
         self._claimed: set[Partition] = set()  # by any child
         self._deaths: dict[Partition, int] = {}
         self._not_before: dict[Partition, float] = {}  # by trio's clock
@@ -103,7 +103,7 @@ class Cleaner:
                 await self.clean_all()
             except (ChildDiedError, OSError) as error:
                 logger.warning("%s; starting another cleaner when a log is due", error)
-            except Exception:  # a defect must not end compaction for good
+            except Exception:  # a defect must not end compaction permanently
                 logger.exception("the cleaner failed; restarting it")
             await trio.sleep(max(1, self._settings.log_cleaner_backoff_ms) / 1000)
 
@@ -256,7 +256,7 @@ class Cleaner:
         )  # fmt: skip
 
     def _forget_deleted(self) -> None:
-        """Drop what is kept for deleted partitions."""
+        """Drop the state of deleted partitions."""
         known: tuple[dict[Partition, Any], ...] = (self.uncleanable, self._deaths, self._not_before)
         for each in known:
             for partition in list(each):

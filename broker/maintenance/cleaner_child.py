@@ -22,7 +22,7 @@ from warmlog.broker.log.compaction.run import CleanedGroup, CompactionJob, Compa
 __all__ = ["ChildDiedError", "CleanedGroup", "CleanerChild", "CompactionSummary", "Failure", "Progress"]
 
 SILENCE_LIMIT_S = 300.0  # a child reports progress every second, except during an fsync of a large file
-END_LIMIT_S = 5.0  # for an idle child to exit
+END_LIMIT_S = 5.0  # time for an idle child to exit
 RECEIVE_SIZE = 65536
 ROOT = Path(__file__).parents[2]  # the directory that `broker` was imported from
 
@@ -66,7 +66,7 @@ class CleanerChild:
         await self._send(encode_job(job) + b"\n")
 
     async def go_on(self) -> None:
-        """Tell the child that its group was swapped in. Raises ChildDiedError."""
+        """Inform the child that its group was swapped in. Raises ChildDiedError."""
         await self._send(GO)
 
     async def receive(self) -> Reply:

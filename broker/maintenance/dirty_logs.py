@@ -21,9 +21,9 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.partitions.partitions import Partitions
 from warmlog.protocol.errors import ProtocolError
 
-LOGS_PER_CALL = 64  # per call of a worker thread, which then takes some milliseconds
-PARTITIONS_PER_TURN = 500  # considered per turn of the event loop
-MAX_SHARE = 0.01  # of the time may be spent on scans
+LOGS_PER_CALL = 64  # logs per call of a worker thread, which takes some milliseconds
+PARTITIONS_PER_TURN = 500  # logs considered per turn of the event loop
+MAX_SHARE = 0.01  # share of the time that scans may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ class DirtyLogs:
         for partition, outcome in zip(partitions, outcomes, strict=True):
             if isinstance(outcome, Cleanable):
                 due.append(Due(partition, outcome))
-            elif self._partitions.local(partition.topic, partition.index) is partition:  # else it was deleted meanwhile
+            elif (
+                self._partitions.local(partition.topic, partition.index) is partition
+            ):  # else it was deleted in the meantime
                 self._failed(partition, outcome)
         return due
 

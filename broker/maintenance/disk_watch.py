@@ -33,7 +33,7 @@ from warmlog.broker.partitions.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_S = 1.0  # the longest delay before a failure or free space is noticed; a check takes three system calls
+INTERVAL_S = 1.0  # longest delay until a failure or free space is detected; a check takes three system calls
 
 
 class DiskWatch:
@@ -49,7 +49,7 @@ class DiskWatch:
         _declare(metrics, self._spaces, directories)
 
     async def run(self) -> None:
-        """Check every directory until cancelled. Raises DirectoryFailedError if the broker cannot go on."""
+        """Check every directory until cancelled. Raises DirectoryFailedError if the broker cannot continue."""
         async with trio.open_nursery() as nursery:
             for directory in self._directories.live:
                 nursery.start_soon(self._watch, directory)

@@ -1,4 +1,4 @@
-"""Rebuild failed logs in place: at once, then at growing intervals while the attempts fail.
+"""Rebuild failed logs in place: immediately, then at growing intervals while attempts fail.
 
 How a log is rebuilt is in `broker.log.recovery.reopen`.
 
@@ -56,7 +56,7 @@ class FailedLogs:
         self._limiters: dict[Path, trio.CapacityLimiter] = {}  # by data directory
 
     async def begin(self, nursery: trio.Nursery) -> None:
-        """Begin the attempts that are due. Does not wait for them."""
+        """Begin due attempts, without waiting for them."""
         await self._find()
         now = trio.current_time()
         for partition, attempt in self._attempts.items():
@@ -118,7 +118,7 @@ class FailedLogs:
             attempts.postpone()
             logger.exception("%s-%d: could not rebuild the failed log", partition.topic, partition.index)
         else:
-            if reopened is not None:  # else its segments are being rearranged: try again next time
+            if reopened is not None:  # otherwise its segments are being rearranged: retried next time
                 attempts.postpone()
                 attempts.is_failed = False
                 self._report_rebuilt(partition, reopened, trio.current_time() - started)

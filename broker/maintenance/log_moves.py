@@ -41,12 +41,12 @@ from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-LITTLE_BYTES = 1 << 20  # left to copy while writes wait
+LITTLE_BYTES = 1 << 20  # bytes left to copy while writes wait
 MUCH_BYTES = 64 << 20  # the same, if a producer writes as fast as the log is copied
 MAX_ROUNDS = 20  # of catching up before MUCH_BYTES applies
-RETRY_S = 1.0  # after the switch-over was not possible
+RETRY_S = 1.0  # pause after an impossible switch-over
 MIN_SLEEP_S = 0.001
-MAX_SLEEP_S = 1.0  # at a time, so that a higher rate takes effect soon
+MAX_SLEEP_S = 1.0  # longest sleep, so that a higher rate takes effect soon
 
 
 class MoveStatus(NamedTuple):
@@ -210,7 +210,7 @@ class LogMoves:
                 return
 
     async def _keep_pace(self, move: _Move, copied: int) -> None:
-        """Sleep to keep the copying within its rate, which may change meanwhile."""
+        """Sleep to keep the copying within its rate, which may change in the meantime."""
         while copied > 0 and self._is_here(move.partition):
             rate = self._partitions.settings.replica_alter_log_dirs_io_max_bytes_per_second
             seconds = min(copied / rate, MAX_SLEEP_S) if rate else MAX_SLEEP_S

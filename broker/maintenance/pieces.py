@@ -6,7 +6,7 @@ from typing import TypeVar
 import trio
 
 T = TypeVar("T")
-PIECE = 1000  # partitions; looking at one takes up to 1 us
+PIECE = 1000  # partitions; examining one takes up to 1 us
 
 
 async def in_pieces(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:

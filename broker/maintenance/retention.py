@@ -45,7 +45,7 @@ class Retention:
                 continue
             try:
                 with partition.rearranging() as scope:
-                    if scope is not None:  # else it is being compacted or deleted: skip it this time
+                    if scope is not None:  # otherwise it is being compacted or deleted: skipped this time
                         await self._check_log(partition)
             except (OSError, LogError, ProtocolError) as error:
                 logger.warning("%s-%d: retention: %s", partition.topic, partition.index, error)
@@ -58,7 +58,7 @@ class Retention:
         self._report_future(partition, old_segments)
         if not old_segments.reasons:
             return
-        with trio.CancelScope(shield=True):  # segments that are taken out must also be renamed
+        with trio.CancelScope(shield=True):  # removed segments must also be renamed
             partition.advance_start(await self._new_start(partition, old_segments))
             await self._remove(partition, old_segments.reasons)
 

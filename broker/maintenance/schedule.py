@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _Work: TypeAlias = Callable[..., Awaitable[None]]
 
 REMOVAL_INTERVAL_S = 1.0
-REOPENING_INTERVAL_S = 1.0  # the longest delay before the first attempt to rebuild a failed log
+REOPENING_INTERVAL_S = 1.0  # longest delay of the first attempt to rebuild a failed log
 
 
 class Maintenance:

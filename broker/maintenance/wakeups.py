@@ -1,7 +1,7 @@
 """Shared wake-ups: periodic work sleeps until common points in time.
 
-Waking an idle broker costs more than most of the work it wakes for (0.2 to 0.5 ms on a virtual machine), so tasks that
-are due at about the same time are woken together.
+Waking an idle broker costs more than most of its periodic work (0.2 to 0.5 ms on a virtual machine), so tasks that are
+due at about the same time are woken together.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The copies of mirrored partitions: which of them are followed, and how far each is.
+"""The copies of mirrored partitions: which are followed, and their progress.
 
 A broker by itself follows all of them. In a cluster, each broker follows what it leads, in one leader epoch: the
 replica ends the following with its role (`LocalReplica.stop_source`), before the log is used otherwise.
@@ -25,11 +25,11 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.native.mirrors import MirroredPartition
 from warmlog.protocol.partitions import TopicPartition
 
-PARTITIONS_PER_TURN = 100  # looked at in one step: less than a millisecond
+PARTITIONS_PER_TURN = 100  # partitions examined in one step: less than a millisecond
 
 
 class _Wanted(NamedTuple):
-    """A partition to follow, and in a cluster in which role and leader epoch of this broker."""
+    """A partition to follow; in a cluster, with this broker's role and leader epoch."""
 
     partition: Partition
     local: LocalReplica | None
@@ -37,7 +37,7 @@ class _Wanted(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A partition that is followed."""
+    """A followed partition."""
 
     wanted: _Wanted
     replica: PartitionReplica
@@ -56,12 +56,12 @@ class Copies:
         self._copies: dict[TopicPartition, _Copy] = {}
 
     def begin(self, source: PeerCluster, follower: Follower) -> None:
-        """Use the connections to a source from now on."""
+        """Begin to use the connections to a source."""
         self._clock = trio.lowlevel.current_clock().current_time
         self._source, self._follower = source, follower
 
     def end(self) -> None:
-        """Forget the source, whose follower has ended: no task of it uses a log any more."""
+        """Drop the source after its follower has ended, so that none of its tasks uses a log."""
         self._source = self._follower = None
         for copy in self._copies.values():
             if copy.wanted.local is not None:
@@ -69,7 +69,7 @@ class Copies:
         self._copies.clear()
 
     async def follow(self, is_mirrored: Callable[[Topic], bool]) -> None:
-        """Follow the partitions of mirrored topics, and nothing else."""
+        """Follow exactly the partitions of mirrored topics."""
         wanted: set[TopicPartition] = set()
         for topic in list(self._partitions.topics()):
             if topic.mirror_of is None or not is_mirrored(topic):
@@ -83,7 +83,7 @@ class Copies:
             self._stop(key)
 
     def _follow(self, topic: Topic, index: int) -> bool:
-        """Follow a partition in the role that this broker has now; return False if it is not to be followed."""
+        """Follow a partition in this broker's current role; return False if it should not be followed."""
         source, follower, key = self._source, self._follower, (topic.name, index)
         wanted, copy = self._wanted(topic, index), self._copies.get(key)
         if copy is not None and copy.wanted != wanted:
@@ -94,7 +94,7 @@ class Copies:
             self._copies[key] = _Copy(wanted, self._replica(source, topic, wanted))
             if wanted.local is not None:
                 wanted.local.stop_source = partial(self._stop, key)
-        if not follower.follows(*key):  # also one that was given up: its problem may be solved
+        if not follower.follows(*key):  # also an abandoned one: its problem may be solved
             follower.follow(self._copies[key].replica)
         return True
 
@@ -120,7 +120,7 @@ class Copies:
         )
 
     def _stop(self, key: TopicPartition) -> Following | None:
-        """Follow a partition no more; return what may be taking a last result."""
+        """Stop following a partition; return the replica, which may be processing a last result."""
         copy = self._copies.pop(key, None)
         if copy is None or self._follower is None:
             return None
@@ -132,7 +132,7 @@ class Copies:
         return self._follower.unfollow(*key)
 
     def unfollow(self, topic: str) -> None:
-        """Follow no partition of a topic any more."""
+        """Stop following the partitions of a topic."""
         for key in [key for key in self._copies if key[0] == topic]:
             local = self._copies[key].wanted.local
             if local is None:
@@ -141,9 +141,9 @@ class Copies:
                 local.end_source()
 
     async def stop(self, topic: str) -> dict[int, int]:
-        """Follow no partition of a topic any more, and wait until nothing uses their logs.
+        """Stop following the partitions of a topic, and wait until nothing uses their logs.
 
-        Return the latest leader epochs of the source by partition, as far as they are known.
+        Return the latest known leader epochs of the source by partition.
         """
         epochs: dict[int, int] = {}
         for key in [key for key in self._copies if key[0] == topic]:
@@ -164,7 +164,7 @@ class Copies:
         return all((topic.name, index) in self._copies for index in led)
 
     def describe(self, partition: Partition) -> MirroredPartition:
-        """Return how far the copy of a partition is."""
+        """Return the progress of a partition's copy."""
         end = partition.log.offsets.log_end_offset
         copy = self._copies.get((partition.topic, partition.index))
         if copy is None or self._follower is None:
@@ -188,7 +188,7 @@ class Copies:
         )
 
     def declare(self, metrics: Metrics) -> None:
-        """Register the metrics of the copies."""
+        """Declare the metrics of the copies."""
         labels = ("topic", "partition")
         metrics.gauge(
             "warmlog_mirror_lag_records",

@@ -1,8 +1,8 @@
 """Copy the committed offsets of consumer groups, so that a group can continue here from its position at the source.
 
-Offsets are the same here and there, so that they are copied as they are. Invariants:
-1. Only offsets of mirrored partitions are copied, and only of groups without members here: a group that reads here has
-   offsets of its own.
+Offsets are equal in both clusters, so they are copied unchanged. Invariants:
+1. Only offsets of mirrored partitions are copied, and only for groups without members here: a group that reads here
+   has offsets of its own.
 2. No committed offset is past the end of the log here. The copy of a log may be behind; a consumer whose offset does
    not exist would start over.
 """
@@ -34,7 +34,7 @@ class OffsetCopies:
         self._cluster_id = cluster_id
 
     async def copy(self, of_group: GroupOffsets) -> dict[TopicPartition, ErrorCode]:
-        """Commit what has changed of a group's offsets; return the errors by topic and partition."""
+        """Commit a group's changed offsets; return the errors by topic and partition."""
         if not self._is_free(of_group.group):
             return {}
         differing = [
@@ -62,7 +62,7 @@ class OffsetCopies:
         return known is None or known.is_empty
 
     def _is_mirrored(self, offset: FetchedOffset) -> bool:
-        """Whether an offset is of a partition that follows the source."""
+        """Whether an offset belongs to a partition that follows the source."""
         topic = self._partitions.topic(offset.topic)
         if topic is None or topic.mirror is None or topic.mirror.is_promoting:
             return False
@@ -70,13 +70,13 @@ class OffsetCopies:
         return is_there and topic.mirror_of == self._cluster_id
 
     def _differs(self, group: str, offset: FetchedOffset | OffsetToCommit) -> bool:
-        """Whether an offset is another one than that committed here."""
+        """Whether an offset differs from the one committed here."""
         shard = self._groups.registry.shard_of(group)
         here = None if shard is None else shard.offsets.get(group, offset.topic, offset.partition)
         return here is None or (here.offset, here.metadata) != (offset.offset, offset.metadata)
 
     async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[TopicPartition, int]:
-        """Return how far the copies of partitions can be read. Partitions that cannot be asked now are left out."""
+        """Return the high watermarks of the copies. Partitions whose leaders do not answer are left out."""
         shown: dict[TopicPartition, int] = {}
         others: list[TopicPartition] = []
         for offset in offsets:
@@ -90,7 +90,7 @@ class OffsetCopies:
         return shown
 
     def _to_commit(self, offset: FetchedOffset, shown: int) -> OffsetToCommit:
-        """Return what to commit. Clients take no metadata with an epoch below that of an offset."""
+        """Return the offset to commit. Clients accept no metadata with an epoch below that of an offset."""
         leader_epoch = offset.leader_epoch
         if self._own is not None and leader_epoch > self._own.leader_epoch(offset.topic, offset.partition):
             leader_epoch = -1

@@ -1,4 +1,4 @@
-"""What to mirror, by the settings."""
+"""The settings of mirroring, converted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from warmlog.protocol.oauthbearer import OAUTHBEARER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorOptions:
-    """The source to mirror, and the topics to take from it.
+    """The source to mirror, and the topics to mirror from it.
 
     `bootstrap`: (host, port) of brokers of the source. `topics` and `groups` choose by name; `groups` is None if no
     offsets are copied. `deletes`: whether topics are deleted here after they were deleted at the source.
-    `interval_s`: how often topics and offsets are compared. `bytes_per_s`: returns the limit of what is copied, 0 for
+    `interval_s`: how often topics and offsets are compared. `bytes_per_s` returns the limit of the copying rate, 0 for
     none. `tls`: if connections are encrypted; `login`: the user, with SASL.
     """
 
@@ -31,7 +31,7 @@ class MirrorOptions:
 
 
 def mirror_options(live: LiveSettings) -> MirrorOptions:
-    """Return what the settings ask to mirror. Raises SettingError, TlsFileError, PeerPasswordFileError."""
+    """Return the options from the settings. Raises SettingError, TlsFileError, PeerPasswordFileError."""
     settings = live.current
     protocol = settings.warmlog_mirror_security_protocol
     tls = login = None

@@ -1,8 +1,8 @@
-"""The own cluster of a broker that mirrors: what this broker leads in it, and who changes the mirrored topics.
+"""The cluster of a mirroring broker: the partitions that it leads, and the broker that changes mirrored topics.
 
-Each broker copies the partitions that it leads, and the offsets of groups that it coordinates. Topics are created and
-changed by one of them, which holds a key of the store with its lease: the keeper. Transactions protect its
-changes from another broker that believes it is the keeper.
+Each broker copies the partitions that it leads, and the offsets of groups that it coordinates. One of them, the keeper,
+which holds a key of the store with its lease, creates and changes topics. Transactions protect its changes from another
+broker that considers itself the keeper.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,13 +41,13 @@ class OwnCluster:
         return local if is_followed and local.renewal is None else None
 
     def leader_epoch(self, topic: str, index: int) -> int:
-        """Return the leader epoch that clients see of a partition, -1 if there is none."""
+        """Return the leader epoch of a partition for clients; -1 if there is none."""
         state = self.node.image.partition(topic, index)
         return -1 if state is None else state.leader_epoch
 
     @property
     def is_keeper(self) -> bool:
-        """Whether this broker changes the mirrored topics, as far as is known here."""
+        """Whether this broker changes mirrored topics, according to the image."""
         keeper = self.node.image.mirror_keeper
         return keeper is not None and Member(keeper.broker, keeper.epoch) == self.node.me
 
@@ -62,7 +62,7 @@ class OwnCluster:
         return self.is_keeper
 
     async def resign(self) -> None:
-        """Let another broker be the keeper, since this one cannot reach the source."""
+        """Leave the role of the keeper to another broker, because this one cannot reach the source."""
         if self.is_keeper:
             try:
                 await self.node.attempt(resign_mirroring(self.node.image, self.node.me))
@@ -70,7 +70,7 @@ class OwnCluster:
                 return  # the key ends with the lease
 
     async def high_watermarks(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask the leaders for high watermarks; a partition whose leader does not answer is left out."""
+        """Query the leaders for high watermarks; partitions whose leaders do not answer are left out."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for key in keys:
             state = self.node.image.partition(*key)

@@ -1,7 +1,8 @@
-"""Plan the changes that bring mirrored topics in step with their source, without I/O.
+"""Plan the changes that align mirrored topics with their source, without I/O.
 
 A mirrored topic has the source's topic id, partition count and settings, so that offsets, epochs and retention are the
-same. What cannot be made equal without losing records, here or there, is left alone, and reported as a `RefusedTopic`.
+same. Topics that cannot be aligned without losing records, in either cluster, are left unchanged, and reported as
+`RefusedTopic`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -64,7 +65,7 @@ class Delete(NamedTuple):
 
 
 class RefusedTopic(NamedTuple):
-    """A topic that is not mirrored, or no longer, and why."""
+    """A topic that is not, or no longer, mirrored, and the reason."""
 
     topic: str
     problem: str
@@ -74,14 +75,14 @@ Action: TypeAlias = Create | Grow | Configure | Delete | RefusedTopic
 
 
 class Usable(NamedTuple):
-    """The settings of a source's topic that this broker has, and what is wrong with the others."""
+    """The settings of a source's topic that are valid here, and the problems of the others."""
 
     configs: dict[str, str]
     problems: list[str]
 
 
 def usable_configs(configs: Mapping[str, str], settings: Settings) -> Usable:
-    """Return the settings that are valid here: a newer or older Kafka has others."""
+    """Return the settings that are valid here; a newer or older Kafka may have others."""
     usable: dict[str, str] = {}
     problems: list[str] = []
     for name, text in sorted(configs.items()):
@@ -97,7 +98,7 @@ def usable_configs(configs: Mapping[str, str], settings: Settings) -> Usable:
 def plan(
     source: Iterable[SourceTopic], here: Mapping[str, Topic], *, cluster_id: str, deletes: bool
 ) -> Iterator[Action]:
-    """Return what to do about each topic that is chosen to be mirrored.
+    """Return the change for each topic that is selected for mirroring.
 
     `source`: the chosen topics of the cluster `cluster_id`, with settings that are valid here. `here`: all topics of
     this broker. `deletes`: whether topics are deleted here after they were deleted at the source.
@@ -111,7 +112,7 @@ def plan(
             yield (
                 Delete(name)
                 if deletes
-                else RefusedTopic(name, "it is not among the mirrored topics of the source any more")
+                else RefusedTopic(name, "it is no longer among the mirrored topics of the source")
             )
 
 

@@ -1,10 +1,10 @@
-"""Mirror topics of another cluster: keep them in step with it, follow their partitions, copy offsets of groups.
+"""Mirror topics of another cluster: align them with it, follow their partitions, copy offsets of groups.
 
-    run    connect to the source -> again and again: topics and settings, then new partitions, then committed offsets
-           meanwhile the `Follower` copies records
+    run    connect to the source -> repeatedly: topics and settings, then new partitions, then committed offsets
+                concurrently, the `Follower` copies records
 
 Invariants:
-1. Whatever the source does, a topic that cannot be mirrored is left as it is here, and the others continue.
+1. Whatever the source does, a topic that cannot be mirrored is left unchanged here, and the others continue.
 2. A partition is followed exactly while its topic can be mirrored; promotion ends that first.
 
 In a cluster, each broker with the settings does its part of this; see `own_cluster`.
@@ -38,7 +38,7 @@ from warmlog.broker.settings.types import SettingError
 from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
 
-# What may go wrong with one topic.
+# Errors that affect one topic.
 _TOPIC_ERRORS = (
     LogError,
     MetadataError,
@@ -64,8 +64,8 @@ class MirrorService:
         own: OwnCluster | None = None,
     ) -> None:
         """`own` is None for a broker by itself."""
-        self.problem: str | None = "not connected yet"  # with the source as a whole
-        self.refused: dict[str, str] = {}  # topics that are not mirrored, and why
+        self.problem: str | None = "not connected yet"  # a problem of the whole source
+        self.refused: dict[str, str] = {}  # topics that are not mirrored, with the reason
         self.throttle = Throttle(options.bytes_per_s)
         self.copies = Copies(partitions, own)
         self._options = options
@@ -73,8 +73,8 @@ class MirrorService:
         self._groups = groups
         self._own = own
         self._random = Random()  # noqa: S311  # jitter
-        self._is_comparing = trio.Lock()  # around changes of topics and of what is followed
-        self._has_led = trio.Event()  # this broker leads another mirrored partition
+        self._is_comparing = trio.Lock()  # held during changes of topics and of followed partitions
+        self._has_led = trio.Event()  # set when this broker leads another mirrored partition
         if own is not None:
             partitions.availability.on_lead.append(self._note_led)
 
@@ -83,7 +83,7 @@ class MirrorService:
             self._has_led.set()
 
     async def run(self) -> None:
-        """Mirror until cancelled; a source that cannot be reached is tried again with growing pauses."""
+        """Mirror until cancelled; connections to an unreachable source are retried with growing pauses."""
         delays = delays_s(self._random)
         while True:
             try:
@@ -97,7 +97,7 @@ class MirrorService:
             await trio.sleep(next(delays))
 
     async def _peer_settings(self) -> PeerSettings:
-        """Return how to connect, with certificates as they are now."""
+        """Return the settings of connections, with the current certificates."""
         tls = self._options.tls
         context = None if tls is None else await tls.context()
         return PeerSettings(tls=None if context is None else lambda: context, login=self._options.login)
@@ -116,14 +116,14 @@ class MirrorService:
             self.copies.end()
 
     async def _pause(self, source: SourceCluster) -> None:
-        """Wait until it is time to compare again; meanwhile begin to follow what this broker leads now."""
+        """Wait until the next comparison; in the meantime begin to follow newly led partitions."""
         with trio.move_on_after(self._options.interval_s):
             while True:
                 await self._has_led.wait()
                 await self._follow(source)
 
     async def _compare(self, source: SourceCluster, cluster: PeerCluster) -> None:
-        """Bring topics in step, follow their partitions, copy offsets."""
+        """Align topics, follow their partitions, copy offsets."""
         try:
             if self._own is None or await self._own.keeps():
                 await self._change_topics(source)
@@ -157,7 +157,7 @@ class MirrorService:
             self._note_refused(refused)
 
     async def _carried_out(self, action: Action) -> str | None:
-        """Do what was planned for a topic; return why it could not be done, or None."""
+        """Carry out the plan for a topic; return why that failed, or None."""
         changes = self._partitions.changes
         try:
             match action:
@@ -175,7 +175,7 @@ class MirrorService:
                 case Delete(name):
                     self.copies.unfollow(name)
                     await self._partitions.delete(name)
-                    logger.info("topic %s: deleted, since the source has deleted it", name)
+                    logger.info("topic %s: deleted, because the source has deleted it", name)
         except _TOPIC_ERRORS as error:
             return str(error)
         return None
@@ -196,12 +196,12 @@ class MirrorService:
             return is_chosen and topic.mirror_of == source.cluster_id
 
         self._has_led = trio.Event()
-        async with self._is_comparing:  # a topic that is being promoted is followed no more
+        async with self._is_comparing:  # a topic that is being promoted is no longer followed
             await self.copies.follow(is_mirrored)
 
     async def promote(self, name: str) -> Topic:
         """Stop following a topic, and make it writable. Raises what `Topics.promote` raises."""
-        if self._own is not None:  # the leaders stop, each when the topic asks for it
+        if self._own is not None:  # each leader stops when its image has the promotion
             return await self._partitions.changes.promote(name, {})
         async with self._is_comparing:
             return await self._partitions.changes.promote(name, await self.copies.stop(name))
@@ -210,13 +210,13 @@ class MirrorService:
 
     @property
     def source(self) -> str:
-        """The brokers that are asked first."""
+        """The bootstrap brokers of the source."""
         return ",".join(
             [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._options.bootstrap]
         )
 
     def declare(self, metrics: Metrics) -> None:
-        """Register the metrics of the mirror."""
+        """Declare the metrics of the mirror."""
         metrics.gauge(
             "warmlog_mirror_in_step",
             "1 while topics and settings are as at the source, 0 while there is a problem with it.",

@@ -37,9 +37,7 @@ class TlsFiles:
         """Return a client's context. Raises TlsFileError."""
         context = _trusting(f"{self.prefix}.ca.file", self.ca)
         if self.certificate:
-            _trusting(
-                f"{self.prefix}.certificate.file", self.certificate
-            )  # a bad certificate is not a bad key
+            _trusting(f"{self.prefix}.certificate.file", self.certificate)  # a bad certificate is not a bad key
             self._add_certificate(context)
         return context
 

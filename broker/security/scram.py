@@ -257,9 +257,7 @@ class PlainServer:
         credential, mechanism = self._credential, self._mechanism
         assert credential is not None
         is_right = credential.fits(mechanism, self._password)
-        if (
-            rest := self._most_iterations - credential.iterations
-        ) > 0:  # the time does not reveal whose it is
+        if (rest := self._most_iterations - credential.iterations) > 0:  # the time does not reveal whose it is
             mechanism.salted_password(self._password, credential.salt, rest)
         return is_right
 

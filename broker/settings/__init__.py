@@ -1,4 +1,4 @@
-"""Settings of the broker and of topics: names, types, defaults, and the values in force.
+"""Settings of the broker and of topics: names, types, defaults, and current values.
 
-Start with `settings`, the static settings; `live` holds the values in force, `topics` the settings of topics.
+Start with `settings`, the static settings; `live` has the current values, `topics` the settings of topics.
 """

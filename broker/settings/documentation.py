@@ -1,4 +1,4 @@
-"""Describe each setting in a sentence or two, for DescribeConfigs and docs/settings.md, and what they result in.
+"""Describe each setting in a sentence or two, for DescribeConfigs and docs/settings.md, and their combined effect.
 
 A broker setting that is the default of a topic setting has that setting's text.
 """
@@ -16,7 +16,7 @@ _THROTTLED = "Replicas, as PARTITION:BROKER separated by commas or * for all, to
 TOPIC_TEXTS: Mapping[str, str] = {
     "cleanup.policy": "What to do with old segments: delete removes them by age and size, compact keeps the latest"
     " record of each key. Both can be given; an empty list keeps everything.",
-    "compression.gzip.level": "Level used if compression.type is gzip; -1 is gzip's own default.",
+    "compression.gzip.level": "Level used if compression.type is gzip; -1 is gzip's default.",
     "compression.lz4.level": "Level used if compression.type is lz4.",
     "compression.type": "Codec of stored batches. producer keeps the producer's codec; any other value recompresses"
     " batches that use another one.",
@@ -35,7 +35,7 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "local.retention.bytes": _NO_REMOTE + "only retention.bytes applies.",
     "local.retention.ms": _NO_REMOTE + "only retention.ms applies.",
     "max.compaction.lag.ms": "Maximum time that a record of a compacted topic may wait for compaction.",
-    "max.decompressed.message.bytes": "Batches that open to more than 128 MiB are always refused.",
+    "max.decompressed.message.bytes": "Batches of more than 128 MiB decompressed are always refused.",
     "max.message.bytes": "Largest batch that may be appended, as it is stored.",
     "message.timestamp.after.max.ms": "How far a record's timestamp may be ahead of the broker's clock.",
     "message.timestamp.before.max.ms": "How far a record's timestamp may be behind the broker's clock.",
@@ -75,9 +75,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.cluster.etcd.user": "User of etcd, if authentication is enabled there (etcdctl auth enable).",
     "warmlog.cluster.id": "Name of the cluster in etcd, and the cluster id that clients see.",
     "warmlog.cluster.mixed.security": "Whether this broker may start without an authorizer in a cluster whose other "
-    "brokers have one. Whoever reaches it can then change all topics: only for a cluster that is being opened.",
-    "warmlog.cluster.lease.ms": "Time after which a broker is replaced that has not renewed its lease. One that other "
-    "brokers cannot reach either is replaced after 2 s, one whose port refuses connections at once.",
+    "brokers have one. Whoever reaches it can then change all topics; for use while security is being removed.",
+    "warmlog.cluster.lease.ms": "Time after which a broker that has not renewed its lease is replaced. One that other "
+    "brokers cannot reach either is replaced after 2 s, one whose port refuses connections immediately.",
     "broker.rack": "Rack of this broker. Replicas of a partition are spread over racks.",
     "replica.selector.class": "Which replica a consumer reads from. Empty: the leader. "
     "org.apache.kafka.common.replica.RackAwareReplicaSelector: one in the consumer's rack (client.rack), if there is "
@@ -98,12 +98,12 @@ BROKER_TEXTS: Mapping[str, str] = {
     "follower.replication.throttled.rate": "Maximum rate, in bytes per second, at which this broker fetches records "
     "for its replicas in follower.replication.throttled.replicas. Replicas in sync are not held up.",
     "num.replica.fetchers": "Number of fetchers for each leader that this broker follows.",
-    "auto.leader.rebalance.enable": "Whether preferred replicas become leaders again by themselves.",
+    "auto.leader.rebalance.enable": "Whether preferred replicas become leaders again automatically.",
     "leader.imbalance.check.interval.seconds": "How often leaders are compared with preferred replicas.",
     "leader.imbalance.per.broker.percentage": "Share of a broker's preferred partitions that others may lead "
     "before it becomes their leader "
     "again.",
-    "controlled.shutdown.enable": "Whether a broker that stops lets others lead its partitions first.",
+    "controlled.shutdown.enable": "Whether a stopping broker first hands the leadership of its partitions to others.",
     "offsets.topic.replication.factor": "Number of replicas of __consumer_offsets, in a cluster.",
     "share.coordinator.state.topic.num.partitions": "Number of partitions of __share_group_state, used when it is"
     " created.",
@@ -125,7 +125,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "add.partitions.to.txn.retry.backoff.ms": "Pause between two attempts to add the partitions of a produce "
     "request to"
     " a transaction while the previous one is being completed.",
-    "allow.everyone.if.no.acl.found": "Whether everybody may use a resource that no ACL names.",
+    "allow.everyone.if.no.acl.found": "Whether everyone may use a resource without an ACL.",
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer checks every request by ACLs. "
     "Empty: every request is allowed.",
     "super.users": "Principals that may do everything, as TYPE:NAME separated by semicolons. Brokers of a cluster are "
@@ -140,13 +140,13 @@ BROKER_TEXTS: Mapping[str, str] = {
     "listener that is not named has the protocol of its name, and kafka and native have PLAINTEXT.",
     "sasl.enabled.mechanisms": "SASL mechanisms of listeners with SASL_PLAINTEXT or SASL_SSL, separated by commas: "
     "SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER.",
-    "sasl.oauthbearer.jwks.endpoint.url": "Where the public keys are that verify tokens of OAUTHBEARER: an https:, "
-    "http: or file: address of a JSON Web Key Set.",
+    "sasl.oauthbearer.jwks.endpoint.url": "Address (https:, http: or file:) of the JSON Web Key Set with the public "
+    "keys that verify tokens of OAUTHBEARER.",
     "sasl.oauthbearer.jwks.endpoint.refresh.ms": "How often these keys are read again.",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "Pause after a failed attempt to read them, which doubles with "
     "each.",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "Longest of these pauses, and the shortest time between two "
-    "attempts because a token has an unknown key.",
+    "attempts for tokens with an unknown key.",
     "sasl.oauthbearer.expected.issuer": "The iss claim of tokens. Needed for OAUTHBEARER.",
     "sasl.oauthbearer.expected.audience": "Values separated by commas, one of which has to be in the aud claim of "
     "tokens. Needed for OAUTHBEARER.",
@@ -154,9 +154,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "sasl.oauthbearer.sub.claim.name": "Claim of tokens with the name of the principal.",
     "sasl.oauthbearer.scope.claim.name": "Claim of tokens with scopes, which are checked for their form only.",
     "sasl.server.max.receive.size": "Maximum size of a request before a client has authenticated.",
-    "connection.failed.authentication.delay.ms": "How long after its begin a failed login is answered, at least.",
+    "connection.failed.authentication.delay.ms": "Minimum time from the beginning of a failed login to its answer.",
     "connections.max.reauth.ms": "How long a login is valid before the client has to authenticate again on its "
-    "connection, which is closed otherwise. 0: for ever.",
+    "connection, which is closed otherwise. 0: no limit.",
     "sasl.mechanism.inter.broker.protocol": "SASL mechanism by which brokers log in to each other, where their "
     "listener has SASL.",
     "warmlog.inter.broker.user": "User as which this broker logs in to the others of its cluster.",
@@ -173,9 +173,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "delegation.token.expiry.check.interval.ms": "How often expired delegation tokens are removed.",
     "warmlog.http.security.protocol": "SSL encrypts HTTP, with the settings of TLS (ssl.keystore.location and "
     "others), which listener.name.http.ssl.… replaces.",
-    "warmlog.http.authentication": "How clients of HTTP show who they are before they read /metrics, separated by "
-    "commas: basic (a user and a password), bearer (a token, see sasl.oauthbearer.…), certificate. Empty: in no way, "
-    "and everyone may read it.",
+    "warmlog.http.authentication": "How clients of HTTP authenticate to read /metrics, separated by commas: basic "
+    "(a user and a password), bearer (a token, see sasl.oauthbearer.…), certificate. Empty: not at all, and everyone "
+    "may read it.",
     "warmlog.ui": "Whether HTTP serves the console at /ui, and its data at /api/v1. Without "
     "warmlog.http.authentication both answer this machine only, and nothing can be changed there.",
     "warmlog.http.authentication.without.tls": "Whether basic and bearer may be enabled where HTTP is not encrypted.",
@@ -184,7 +184,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "port. Empty: kafka and native, at the addresses of --kafka and --native, which it replaces.",
     "ssl.cipher.suites": "Cipher suites of TLS 1.2, separated by commas, by OpenSSL's or Java's names. Empty: "
     "OpenSSL's choice. Those of TLS 1.3 are always enabled.",
-    "ssl.client.auth": "Whether clients show a certificate: none, requested (one that is shown has to be valid) or "
+    "ssl.client.auth": "Whether clients present a certificate: none, requested (a presented one has to be valid) or "
     "required.",
     "ssl.enabled.protocols": "Versions of TLS, separated by commas: TLSv1.2, TLSv1.3.",
     "ssl.key.password": "Password of an encrypted private key.",
@@ -204,15 +204,15 @@ BROKER_TEXTS: Mapping[str, str] = {
     "delete.topic.enable": "Whether topics can be deleted.",
     "errors.deadletterqueue.auto.create.topics.enable": "Whether the dead-letter topic of a share group is created when"
     " the first dead letter is written.",
-    "errors.deadletterqueue.topic.name.prefix": "With what the names of dead-letter topics have to begin; empty: no"
+    "errors.deadletterqueue.topic.name.prefix": "Required prefix of the names of dead-letter topics; empty: no"
     " restriction.",
     "fetch.max.bytes": "Maximum size of a reply to a fetch.",
     **GROUP_TEXTS,
     "group.initial.rebalance.delay.ms": "How long a new group waits for more members before partitions are assigned"
     " for the first time.",
-    "group.max.session.timeout.ms": "Longest session timeout that a group member may ask for.",
+    "group.max.session.timeout.ms": "Longest session timeout that a group member may request.",
     "group.max.size": "Maximum number of members of a group.",
-    "group.min.session.timeout.ms": "Shortest session timeout that a group member may ask for.",
+    "group.min.session.timeout.ms": "Shortest session timeout that a group member may request.",
     "log.cleaner.backoff.ms": "How long the cleaner waits when there is nothing to compact.",
     "log.cleaner.dedupe.buffer.size": "Memory for the cleaner's map from keys to their latest offsets.",
     "log.cleaner.enable": "Whether compacted topics are compacted.",
@@ -243,8 +243,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "max.connections.per.ip": "Maximum number of connections of each address, of all listeners together; further ones "
     "are refused.",
     "max.incremental.fetch.session.cache.slots": "Maximum number of incremental fetch sessions.",
-    "node.id": "ID of this broker. A broker of a cluster must be given one.",
-    "num.partitions": "Number of partitions of a new topic, unless its creation names a number.",
+    "node.id": "ID of this broker. A broker of a cluster needs one.",
+    "num.partitions": "Number of partitions of a new topic that is created without a number.",
     "num.recovery.threads.per.data.dir": "Number of threads for each data directory that recover logs after an "
     "unclean"
     " stop.",
@@ -255,7 +255,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "offsets.topic.num.partitions": "Number of partitions of __consumer_offsets, used when it is created.",
     "offsets.topic.segment.bytes": "Segment size of __consumer_offsets.",
     "producer.id.expiration.check.interval.ms": "Interval at which expired producers are removed.",
-    "producer.id.expiration.ms": "Forget the state of an idempotent producer after this time without an append.",
+    "producer.id.expiration.ms": "Drop the state of an idempotent producer after this time without an append.",
     "queued.max.request.bytes": "Maximum total size of large requests that are received and not yet answered; -1 is"
     " unlimited.",
     "replica.alter.log.dirs.io.max.bytes.per.second": "Maximum rate at which logs are copied to another data"
@@ -268,7 +268,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "Interval at which transactions that have "
     "timed out"
     " are aborted.",
-    "transaction.max.timeout.ms": "Longest timeout that a producer may ask for its transactions.",
+    "transaction.max.timeout.ms": "Longest timeout that a producer may request for its transactions.",
     "transaction.partition.verification.enable": "Whether to check batches of producers that add partitions to their"
     " transactions themselves against the transaction before appending them (KIP-890).",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "Interval at which unused transactional ids are"
@@ -288,9 +288,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.audit.topic.retention.ms": "retention.ms of __warmlog_audit, used when it is created; -1: no limit.",
     "warmlog.audit.topic.segment.bytes": "Segment size of __warmlog_audit, used when it is created.",
     "warmlog.connection.inflight.requests": "Maximum number of unanswered requests of one connection.",
-    "warmlog.connection.names.max": "Maximum number of producers and transactional ids that one connection may"
-    " introduce, which are those that the broker does not know. The connections of an address may introduce a quarter"
-    " of warmlog.producers.max and warmlog.transactional.ids.max within the time for which they are kept at least.",
+    "warmlog.connection.names.max": "Maximum number of new producers and transactional ids that one connection may"
+    " introduce. The connections of an address may introduce a quarter of warmlog.producers.max and"
+    " warmlog.transactional.ids.max within the minimum time for which these are kept.",
     "warmlog.container": "Whether the broker runs in a container, so that clients may connect through a "
     "published port"
     " of the host.",
@@ -304,7 +304,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.disk.reserve.bytes": "Space reserved in each data directory's file system for deletions, groups and"
     " recovery when it is full; -1 reserves 16 MiB or 2 %, whichever is less.",
     "warmlog.index.search": "How to search an index: warm tries its end first, plain is a binary search.",
-    "warmlog.loop.stall.log.ms": "Log whatever holds the event loop for longer than this; 0 disables the check.",
+    "warmlog.loop.stall.log.ms": "Log tasks that hold the event loop for longer than this; 0 disables the check.",
     "warmlog.mirror.delete.topics": "Whether mirrored topics are deleted here after they were deleted at the source.",
     "warmlog.mirror.from": "Brokers of the cluster whose topics are mirrored, as HOST:PORT separated by commas; empty"
     " to mirror nothing. In a cluster, set it on every broker: each copies what it leads.",
@@ -317,7 +317,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "SASL_SSL.",
     "warmlog.mirror.ca.file": "PEM file with the CAs that sign the certificates of the mirrored cluster. Empty: the "
     "system's.",
-    "warmlog.mirror.certificate.file": "PEM file with the certificate to show to the mirrored cluster, and its chain.",
+    "warmlog.mirror.certificate.file": "PEM file with the certificate for the mirrored cluster, and its chain.",
     "warmlog.mirror.key.file": "PEM file with the private key of warmlog.mirror.certificate.file, not encrypted.",
     "warmlog.mirror.sasl.mechanism": "SASL mechanism by which the broker logs in to the mirrored cluster.",
     "warmlog.mirror.user": "User as which the broker logs in to the mirrored cluster.",
@@ -336,9 +336,9 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",
     "warmlog.loop.write.max.bytes": "Maximum size of a write made on the event loop; threads make larger ones.",
     "warmlog.open.files": "Maximum number of log and index files held open; -1 is half of the process's limit.",
-    "warmlog.producers.max": "Maximum number of idempotent producers remembered by all partitions together. Close to"
-    " it, those that are idle longest are forgotten; if none is idle for long enough, new ones are refused.",
-    "warmlog.producers.min.idle.ms": "Minimum idle time before a producer is forgotten to make room for others. Must"
+    "warmlog.producers.max": "Maximum number of idempotent producers known to all partitions together. Close to it,"
+    " those that are idle longest are dropped; if none is idle for long enough, new ones are refused.",
+    "warmlog.producers.min.idle.ms": "Minimum idle time before a producer is dropped in favor of others. Must"
     " be longer than clients retry a batch (delivery.timeout.ms).",
     "warmlog.queued.max.reply.bytes": "Maximum total size of large replies that are encoded and not yet sent; -1 is"
     " unlimited.",
@@ -354,7 +354,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     " together may have fifty times as many, and as many offsets to commit. More are refused with POLICY_VIOLATION.",
     "warmlog.transactional.ids.max": "Maximum number of transactional ids. Further ones are refused with"
     " POLICY_VIOLATION until some have expired (transactional.id.expiration.ms).",
-    "warmlog.stop.timeout.ms": "How long a shutdown waits for requests that were received.",
+    "warmlog.stop.timeout.ms": "How long a shutdown waits for received requests.",
 }
 
 _TOPIC_BEHIND = {setting.broker: name for name, setting in TOPIC_SETTINGS.items()}
@@ -370,7 +370,7 @@ def documentation_of(name: str) -> str | None:
 
 
 def durability_sentence(settings: Settings) -> str:
-    """Return a sentence for startup that says what a power failure can lose with these settings."""
+    """Return a sentence, logged at startup, about the records that a power failure can lose with these settings."""
     if settings.log_flush_interval_messages == 1:
         return "power cut: loses nothing acknowledged (every append is synced before its reply)"
     bounds = []

@@ -18,7 +18,7 @@ WAYS: Final = (BASIC, BEARER, CERTIFICATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """How clients of HTTP authenticate: in no way, if `ways` is empty."""
+    """How clients of HTTP authenticate: not at all, if `ways` is empty."""
 
     is_encrypted: bool
     ways: tuple[str, ...]
@@ -26,7 +26,7 @@ class HttpSettings:
 
 
 def http_settings(settings: Settings) -> HttpSettings:
-    """Return how HTTP is served. Raises SettingError."""
+    """Return the settings of HTTP. Raises SettingError."""
     name = "warmlog.http.authentication"
     ways = tuple(dict.fromkeys([each.lower() for each in parts(settings.warmlog_http_authentication)]))
     if unknown := [each for each in ways if each not in WAYS]:

@@ -1,7 +1,7 @@
 """Kafka's settings that have no effect here. They are accepted, kept and described, so that tools may set them.
 
-A name that Kafka does not have either is refused: nearly always it is misspelled. Kafka accepts any name for a broker.
-`kafka_settings.json` is written by `interop/generate_kafka_settings.py`.
+A name that Kafka does not have either is refused, as it is almost always misspelled. Kafka accepts any name for a
+broker. `kafka_settings.json` is written by `interop/generate_kafka_settings.py`.
 """
 
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 # The kinds of resources, besides brokers and topics, that have settings in Kafka.
 ResourceKind = Literal["group", "client-metrics"]
-# A broker that ignored one of these would listen elsewhere than its configuration says, or let in those it shuts out.
+# A broker that ignored one of these would listen at other addresses than configured, or admit excluded clients.
 _PROTECTING = frozenset({
     "security.inter.broker.protocol",
 })  # fmt: skip
@@ -62,7 +62,7 @@ def _settings() -> _Settings:
 
 
 def broker_setting(name: str) -> BrokerSetting | None:
-    """Return a setting that Kafka has for brokers, also after the prefix of a listener, or None."""
+    """Return a broker setting of Kafka, with or without the prefix of a listener, or None."""
     known = _settings().broker
     of_listener = _OF_LISTENER.fullmatch(name)
     if of_listener is None:

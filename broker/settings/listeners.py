@@ -26,7 +26,7 @@ DEFAULT_KAFKA: Final = "127.0.0.1:9092"
 DEFAULT_NATIVE: Final = "127.0.0.1:9091"
 MAX_PORT: Final = 65_535
 SUPPORTED: Final[tuple[Security, ...]] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Listeners whose names say their security protocols, unless `listener.security.protocol.map` says otherwise.
+# Listeners whose names are security protocols, unless `listener.security.protocol.map` overrides this.
 DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {
     **{name.lower(): name for name in SUPPORTED},
     KAFKA: "PLAINTEXT",
@@ -208,7 +208,7 @@ def native_names(settings: Settings) -> list[str]:
 
 
 def is_of_listener(name: str) -> bool:
-    """Whether a setting is one of a listener, and has an effect."""
+    """Whether a setting is an effective setting of a listener."""
     match = _PREFIXED.fullmatch(name)
     return match is not None and match[2] in OF_ONE_LISTENER
 
@@ -225,7 +225,7 @@ def check_listeners(settings: Settings) -> None:
     advertised = advertised_addresses(settings)
     known = listener_names(settings)
     for name in parse_protocols(settings.listener_security_protocol_map):
-        if not settings.listeners and name not in known:  # Kafka's own configurations map more than they open
+        if not settings.listeners and name not in known:  # Kafka's own configurations map more listeners than they open
             raise SettingError(
                 f"listener.security.protocol.map: there is no listener {name}: expected one of {', '.join(known)}"
             )

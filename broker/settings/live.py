@@ -1,13 +1,13 @@
-"""The settings in force: the static ones, overridden by those changed while the broker runs.
+"""The current settings: the static ones, overridden by those changed while the broker runs.
 
 Source: org.apache.kafka.server.config.DynamicBrokerConfig, KIP-226.
 
 Invariants:
 1. No module copies a dynamic setting: it reads `LiveSettings.current` whenever it needs the value. Objects computed
    from settings, such as the configuration of a log, are recomputed by their owner after a change.
-2. The settings in force are valid, each value and their combination.
+2. The current settings are valid, each value and their combination.
 
-3. Settings that only Kafka has are kept and described, and change nothing.
+3. Settings that only Kafka has are stored and described, and change nothing.
 
 Precedence, lowest first: static configuration, defaults set for all brokers, values set for this broker.
 """
@@ -27,7 +27,7 @@ from warmlog.broker.settings.types import SettingError, as_text, check_value, ne
 
 logger = logging.getLogger(__name__)
 
-# Settings that take effect at once: Kafka's dynamic settings that are supported, and some of warmlog's own.
+# Settings that take effect immediately: Kafka's supported dynamic settings, and some of warmlog's own.
 DYNAMIC_SETTINGS = frozenset({
     "compression.gzip.level",
     "compression.lz4.level",
@@ -78,7 +78,7 @@ DYNAMIC_SETTINGS = frozenset({
     "warmlog.records.walk",
 }) & FIELDS.keys()  # fmt: skip
 
-# The aliases that apply where a setting is not set, in order of precedence.
+# The aliases that apply if a setting is not set, in order of precedence.
 STAND_INS: Mapping[str, tuple[str, ...]] = {
     "log.dirs": ("log.dir",),
     "log.flush.interval.ms": ("log.flush.scheduler.interval.ms",),
@@ -100,7 +100,7 @@ class StaticSettingError(SettingError):
 class Overrides:
     """The settings changed while the broker runs, as text: for all brokers, and for this one.
 
-    `resources`: those of other resources, by `group:NAME` or `client-metrics:NAME`.
+    `resources`: settings of other resources, by `group:NAME` or `client-metrics:NAME`.
     """
 
     cluster: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Overrides:
 
 
 class LiveSettings:
-    """Hold the settings in force."""
+    """Holds the current settings."""
 
     def __init__(self, static: Settings) -> None:
         self.static = static
@@ -141,11 +141,11 @@ class LiveSettings:
 
     @property
     def current(self) -> Settings:
-        """The settings in force."""
+        """The current settings."""
         return self._current
 
     def combined(self, overrides: Overrides) -> Settings:
-        """Return the settings that these overrides would result in.
+        """Return the settings with these overrides.
 
         Raises StaticSettingError for a setting that cannot be changed, and SettingError for one that is unknown, out of
         range, or conflicts with another.
@@ -161,12 +161,12 @@ class LiveSettings:
         return settings
 
     def take(self, overrides: Overrides) -> None:
-        """Put overrides into force. Raises what `combined` raises, and then changes nothing."""
+        """Apply overrides. Raises what `combined` raises, and then changes nothing."""
         self._current = self.combined(overrides)
         self.overrides = overrides
 
     def take_kept(self, kept: Mapping[str, str]) -> None:
-        """Put persisted overrides into force; log and ignore those that are no longer valid."""
+        """Apply stored overrides; log and ignore those that are no longer valid."""
         overrides = Overrides.parse(kept)
         sound = dataclass_replace(overrides, cluster=_sound(overrides.cluster), broker=_sound(overrides.broker))
         try:
@@ -175,7 +175,7 @@ class LiveSettings:
             logger.warning("ignoring all persisted broker settings, because they conflict: %s", error)
 
     def kept_settings(self) -> dict[str, list[tuple[str, str, str]]]:
-        """Return the settings of brokers that have no effect, with their values in the form of `sources`."""
+        """Return the broker settings without effect, with their values in the form of `sources`."""
         scopes = {
             "broker": self.overrides.broker,
             "cluster": self.overrides.cluster,

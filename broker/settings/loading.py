@@ -37,7 +37,7 @@ _PAIRS = (
 )
 
 ENVIRONMENT_PREFIX = "WARMLOG_"
-# Variables with this prefix that are no settings: the client's default address and its files, the choice of uncompiled
+# Variables with this prefix that are not settings: the client's default address and files, the choice of uncompiled
 # codecs, the build, shell completion, and the variables that Kubernetes sets for a service named warmlog.
 FOREIGN_VARIABLES = re.compile(
     r"WARMLOG_(NATIVE|KAFKA|PROFILE|TLS_CA|TLS_CERTIFICATE|USER|PASSWORD|PASSWORD_FILE|SASL_MECHANISM"
@@ -134,7 +134,7 @@ def _setting_of(variable: str) -> str:
 
 
 def _check_etcd(settings: Settings) -> None:
-    """Raise SettingError for settings of the connection to etcd that need others."""
+    """Raise SettingError for settings of the connection to etcd that lack others."""
     for name, other in _PAIRS:
         for given, missing in ((name, other), (other, name)):
             if settings.effective(given) and not settings.effective(missing):
@@ -156,7 +156,7 @@ def _check_super_users(text: str) -> None:
 
 
 def check_together(settings: Settings) -> None:
-    """Raise SettingError for settings that are each in range and conflict with each other."""
+    """Raise SettingError for settings that are in range but conflict with each other."""
     if not settings.data_paths:
         raise SettingError(f"log.dirs: expected a directory, not {settings.data_dirs!r}")
     check_listeners(settings)

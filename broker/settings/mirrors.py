@@ -1,4 +1,4 @@
-"""The settings of a mirror, converted: addresses of the source, and what is chosen by name."""
+"""The settings of a mirror, converted: addresses of the source, and predicates for names."""
 
 from collections.abc import Callable
 from functools import lru_cache

@@ -13,7 +13,7 @@ _JWKS: Final = f"{_PREFIX}jwks.endpoint."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwksSettings:
-    """Where an issuer's public keys are, and how often they are read."""
+    """The address of an issuer's public keys, and how often they are read."""
 
     url: str
     ca_file: str
@@ -30,7 +30,7 @@ class JwksSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings:
-    """Which tokens a listener accepts."""
+    """The requirements for tokens on a listener."""
 
     jwks: JwksSettings
     issuer: str
@@ -81,7 +81,7 @@ def oauth_settings(listener: str, value_for: Callable[[str], tuple[str, str]]) -
 
 
 def _check_url(jwks: JwksSettings, name: str) -> None:
-    if "@" in jwks.url:  # not shown, since a password may be in front of it
+    if "@" in jwks.url:  # shown without the user part, which may contain a password
         raise SettingError(f"{name}: an address of keys cannot contain a user")
     try:
         parsed = urlsplit(jwks.url)

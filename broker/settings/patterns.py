@@ -8,11 +8,11 @@ if TYPE_CHECKING:
 __all__ = ["PatternError", "compile_pattern"]
 
 MAX_PATTERN_LENGTH = 10_000  # characters
-_MEMORY = 1 << 17  # bytes for the compiled pattern; RE2 refuses one that needs more, and holds the GIL meanwhile
+_MEMORY = 1 << 17  # bytes for the compiled pattern; RE2 refuses a larger one, and holds the GIL while compiling
 
 
 class PatternError(ValueError):
-    """A text is no regular expression of RE2; the message gives the cause."""
+    """A text is not a regular expression of RE2; the message gives the cause."""
 
 
 def compile_pattern(pattern: str) -> "re2._Regexp":
@@ -20,7 +20,7 @@ def compile_pattern(pattern: str) -> "re2._Regexp":
 
     Raises PatternError.
     """
-    import re2  # most brokers never need it
+    import re2  # most brokers do not need it
 
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise PatternError(f"longer than {MAX_PATTERN_LENGTH} characters")

@@ -46,7 +46,7 @@ from warmlog.protocol.records.record import MAX_INT64
 
 MS_PER_MINUTE = 60_000
 MAX_FLUSH_CHECK_MS = 1_000  # the longest delay after `flush.ms`
-MIN_FLUSH_CHECK_MS = 50  # a check of a thousand logs takes a fiftieth of this
+MIN_FLUSH_CHECK_MS = 50  # a check of a thousand logs takes a fiftieth of this time
 MS_PER_HOUR = 3_600_000
 
 _FULL_TRANSACTIONS = 50  # with the maximum of partitions each: about 100 MB

@@ -1,11 +1,11 @@
-"""Write records that a share group gives up to its dead-letter topic (KIP-1191).
+"""Write undeliverable records of a share group to its dead-letter topic (KIP-1191).
 
-A dead letter has headers that say where its record is from, how often it was delivered, and why that ended; with
-`errors.deadletterqueue.copy.record.enable` also the record's key and value. The topic must opt in. What cannot be
-written after some attempts is logged and counted, and its records are archived all the same, as in Kafka.
+A dead letter has headers with the origin of its record, the number of deliveries, and the reason; with
+`errors.deadletterqueue.copy.record.enable` also the record's key and value. The topic must opt in. Dead letters that
+cannot be written after some attempts are logged and counted, and their records are archived nevertheless, as in Kafka.
 
 Invariant: the records of a share-partition are archived when their dead letters are on all in-sync replicas, so that
-none is lost with a broker. One that has been written may be written again after a restart.
+none is lost with a broker. A dead letter may be written again after a restart.
 
 Source: org.apache.kafka.server.share.dlq.ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher.
 """
@@ -42,28 +42,28 @@ from warmlog.protocol.request import PartitionRecords
 MAX_ATTEMPTS: Final = 5
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 30.0
-MAX_READ_BYTES: Final = 1 << 20  # of records that are copied at a time
-MAX_READS: Final = 8  # while index and header pages are read from disk
-MAX_RECORDS: Final = 500  # of a batch of dead letters
-MAX_ITEMS = 100  # ranges of a share-partition that are taken from its queue at a time
-CONNECTION: Final = -5  # of its own: an answer waits for the in-sync replicas
+MAX_READ_BYTES: Final = 1 << 20  # bytes of records copied at a time
+MAX_READS: Final = 8  # attempts, with reads of index and header pages from disk
+MAX_RECORDS: Final = 500  # bytes of a batch of dead letters
+MAX_ITEMS = 100  # ranges taken from a share-partition's queue at a time
+CONNECTION: Final = -5  # a separate connection: an answer waits for the in-sync replicas
 REMOTE_LIMIT_MS: Final = 15_000
-UNLIMITED_MS: Final = 1 << 31  # for replicas of a leader here: a batch that was appended must not be appended twice
+UNLIMITED_MS: Final = 1 << 31  # time for replicas of a leader here: an appended batch must not be appended twice
 _EXPECTED = (OSError, LogError, StorageError, MetadataError, ProtocolError)
 
 logger = logging.getLogger(__name__)
 
 
 class DeadLetterError(Exception):
-    """Dead letters cannot be written; trying again would not help."""
+    """Dead letters cannot be written; a retry would not help."""
 
 
 class RetriableError(Exception):
-    """Dead letters cannot be written now."""
+    """Dead letters cannot be written now; a retry may succeed."""
 
 
 class Copy(NamedTuple):
-    """What is copied of a record."""
+    """The copied parts of a record."""
 
     key: bytes | None
     value: bytes | None
@@ -78,7 +78,7 @@ class DeadLetters:
         self._write = write
         self._peers = peers
         self._queue: PeerQueue[Delivery, DeadLetter] = PeerQueue(self._write_all, max_items=MAX_ITEMS)
-        self.written = 0  # records, since startup
+        self.written = 0  # number of records since startup
         self.failed = 0
 
     def declare(self, metrics: Metrics) -> None:
@@ -91,7 +91,7 @@ class DeadLetters:
         )
 
     def put(self, delivery: Delivery, letter: DeadLetter) -> None:
-        """Write dead letters of a share-partition, and report that to it."""
+        """Queue dead letters of a share-partition, which is informed when they are written."""
         self._queue.put(delivery, letter)
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class DeadLetters:
         return last
 
     async def _topic(self, group: str, rules: ShareRules) -> Topic:
-        """Return the dead-letter topic of a group, which may be created now. Raises DeadLetterError, RetriableError."""
+        """Return the dead-letter topic of a group; create it if enabled. Raises DeadLetterError, RetriableError."""
         name, settings = rules.dead_letter_topic, self._partitions.settings
         if not name:
             raise DeadLetterError(f"share group {group} has no dead-letter topic")
@@ -171,7 +171,7 @@ class DeadLetters:
     def _batches(
         self, delivery: Delivery, letter: DeadLetter, copies: Mapping[int, Copy], max_bytes: int
     ) -> Iterator[bytes]:
-        """Yield batches of dead letters, none larger than the topic takes."""
+        """Yield batches of dead letters, none larger than the topic allows."""
         rows: list[Row] = []
         size, now_ms = HEADER_SIZE, self._partitions.clock()
         for offset in range(letter.first, letter.last + 1):
@@ -189,9 +189,9 @@ class DeadLetters:
         yield build_batch(rows)
 
     async def _copies(self, partition: Partition, letter: DeadLetter) -> tuple[dict[int, Copy], int]:
-        """Return the records of a range, as far as they can be read at a time, and the last offset that this covers.
+        """Return copies of the first records of a range, limited by size, and the last offset covered.
 
-        A record that cannot be read, or is not there any more, gets a dead letter without it.
+        A record that is unreadable or no longer exists gets a dead letter without a copy.
         """
         try:
             for _ in range(MAX_READS):
@@ -248,7 +248,7 @@ def headers_of(delivery: Delivery, letter: DeadLetter, offset: int) -> Headers:
 
 
 def _copies_in(records: FileSlice, letter: DeadLetter) -> tuple[dict[int, Copy], int]:
-    """Read the records of a slice that belong to a range, and the last offset that this covers. For a worker thread."""
+    """Read the records of a range in a slice; return them and the last offset covered. For a worker thread."""
     copies: dict[int, Copy] = {}
     last = letter.last
     for header, batch in decoded_batches(records.read_all(), from_offset=letter.first):

@@ -1,7 +1,7 @@
 """The share-partitions of this broker: one for each group and partition that members fetch from here.
 
-They are loaded at the first fetch, and dropped when this broker does not lead the partition any more, when the group or
-the topic is deleted, and when the group has no session here.
+They are loaded at the first fetch, and dropped when this broker no longer leads the partition, when the group or the
+topic is deleted, and when the group has no session here.
 
 Source: kafka.server.share.SharePartitionManager, SharePartitionCache.
 """
@@ -49,7 +49,7 @@ class Deliveries:
         dead_letters: DeadLetters,
         has_members: Callable[[str], bool],
     ) -> None:
-        """`has_members`: whether a group has a session here."""
+        """`has_members` returns whether a group has a session here."""
         self._dead_letters = dead_letters
         self.writes_dead_letters = True
         self.persister = persister
@@ -64,7 +64,7 @@ class Deliveries:
         self._wakes = Wakes()
 
     async def run(self) -> None:
-        """Load and store share-partitions, and release records whose locks run out, until cancelled."""
+        """Load and store share-partitions, and release records whose locks expire, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._dead_letters.run)
             self._nursery.start_soon(self._wakes.run)
@@ -128,7 +128,7 @@ class Deliveries:
         )
 
     def left(self, group: str) -> None:
-        """Drop the share-partitions of a group that has no session here any more, once they are idle."""
+        """Drop the share-partitions of a group that no longer has a session here, once they are idle."""
         for delivery in list(self._of_groups.get(group, {}).values()):
             self.settled(delivery)
 
@@ -138,23 +138,23 @@ class Deliveries:
             delivery.close(Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "share groups are not enabled any more"))
 
     def settled(self, delivery: Delivery) -> None:
-        """Drop a share-partition that is idle, and whose group has no session here any more."""
+        """Drop an idle share-partition whose group no longer has a session here."""
         if delivery.status is Status.ACTIVE and not self._has_members(delivery.key.group) and delivery.is_idle:
             delivery.close(Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member of the group is connected"))
 
     # -- for share-partitions --
 
     def wake(self, fetch: WaitingShareFetch) -> None:
-        """Wake a fetch, after others if there are many."""
+        """Wake a fetch, now or after others."""
         self._wakes.add(fetch)
 
     def schedule(self, delivery: Delivery) -> None:
-        """Call `expire` of a share-partition when the first of its locks may run out."""
+        """Call `expire` of a share-partition when its first lock may expire."""
         if delivery.wake_at_s < math.inf:
             self._timers.schedule(delivery)
 
     def closed(self, delivery: Delivery) -> None:
-        """Forget a share-partition."""
+        """Drop a closed share-partition."""
         self._timers.forget(delivery)
         if self._all.get(delivery.key) is delivery:
             del self._all[delivery.key]
@@ -164,7 +164,7 @@ class Deliveries:
                 del self._of_groups[delivery.key.group]
 
     async def offset_for_age(self, partition: Partition, age_ms: int) -> int:
-        """Return the first offset with a timestamp of at most this age, else the high watermark."""
+        """Return the first offset whose timestamp is no older than this age, else the high watermark."""
         timestamp = self._partitions.clock() - age_ms
         first = await trio.to_thread.run_sync(partial(partition.log.reads.offset_for_time, timestamp))
         end = partition.log.offsets.high_watermark

@@ -1,4 +1,4 @@
-"""How other parts of the broker keep the state of share-partitions: values, and what the share coordinator offers.
+"""The interface to the stored state of share-partitions: values, and the operations of the share coordinator.
 
 Source: org.apache.kafka.server.share.persister.Persister, org.apache.kafka.server.share.SharePartitionKey.
 """
@@ -15,7 +15,7 @@ PartitionById: TypeAlias = tuple[bytes, int]
 
 
 class InitialState(NamedTuple):
-    """Where a share-partition starts; -1 leaves the decision to the leader of the partition."""
+    """The start offset of a share-partition; -1 leaves it to the partition's leader."""
 
     topic_id: bytes
     partition: int
@@ -47,7 +47,7 @@ class ReadState(NamedTuple):
 class StateSummary(NamedTuple):
     """The state of a share-partition without its batches, or why it was not read.
 
-    `delivery_complete_count`: offsets from the start offset on that are acknowledged or archived, -1 if unknown.
+    `delivery_complete_count`: the number of acknowledged or archived offsets from the start offset on, -1 if unknown.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -59,10 +59,10 @@ class StateSummary(NamedTuple):
 
 
 class SharePersister(Protocol):
-    """The share coordinator as its users see it: on this broker or on another one.
+    """The share coordinator's interface, on this broker or on another one.
 
-    No method raises; what cannot be reached after some attempts is answered with an error that can be retried
-    (COORDINATOR_NOT_AVAILABLE and its like). Calls made in the same turn of the event loop are sent together.
+    No method raises; if the coordinator cannot be reached after some attempts, the result is a retriable error such as
+    COORDINATOR_NOT_AVAILABLE. Calls made in the same turn of the event loop are sent together.
     """
 
     async def initialize(self, group: str, partitions: Sequence[InitialState]) -> Mapping[PartitionById, Outcome]:

@@ -1,11 +1,11 @@
-"""The rules by which records are delivered to each share group, as of now."""
+"""The current rules of delivery to each share group."""
 
 from warmlog.broker.settings.groups.deliveries import ShareRules, share_rules
 from warmlog.broker.settings.live import LiveSettings
 
 
 class GroupShareRules:
-    """The rules of all share groups, as of now."""
+    """The current rules of all share groups."""
 
     def __init__(self, settings: LiveSettings) -> None:
         self._live = settings

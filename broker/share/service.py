@@ -1,4 +1,4 @@
-"""Wire the delivery of records to share groups together, run it, and export its metrics."""
+"""Construct the delivery of records to share groups, run it, and export its metrics."""
 
 from collections.abc import Callable
 from typing import Final
@@ -15,11 +15,11 @@ from warmlog.broker.share.sessions import STEP, Connection, ShareSession, ShareS
 from warmlog.protocol.kafka.share_state_records import SharePartitionKey
 
 SHARE_FEATURE: Final = "share.version"
-WITH_DEAD_LETTERS: Final = 2  # from this level of the feature on
+WITH_DEAD_LETTERS: Final = 2  # since this level of the feature
 
 
 class ShareService:
-    """What members of share groups use of this broker. Call all methods on the event loop; `run` is its task."""
+    """The broker's services for members of share groups. Call all methods on the event loop; `run` is its task."""
 
     def __init__(
         self, partitions: Partitions, persister: SharePersister, write: Callable[[], None], peers: Peers | None = None
@@ -39,11 +39,11 @@ class ShareService:
         self.dead_letters.declare(metrics)
 
     async def run(self) -> None:
-        """Load and store share-partitions, and release records whose locks run out, until cancelled."""
+        """Load and store share-partitions, and release records whose locks expire, until cancelled."""
         await self.deliveries.run()
 
     def feature_changed(self, name: str, level: int) -> None:
-        """Take over the finalized level of `share.version`; ignore other features."""
+        """Apply the finalized level of `share.version`; ignore other features."""
         if name == SHARE_FEATURE:
             self.deliveries.writes_dead_letters = level >= WITH_DEAD_LETTERS
             if level == 0:
@@ -51,7 +51,7 @@ class ShareService:
                 self.deliveries.close_all()
 
     def forget(self, connection: Connection) -> None:
-        """End the sessions of a connection that has closed, and give back what their members hold."""
+        """End the sessions of a closed connection, and release the records of their members."""
         self.sessions.forget(connection)
 
     def _ended(self, session: ShareSession) -> None:

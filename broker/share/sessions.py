@@ -1,11 +1,10 @@
 """Share sessions: the partitions that a member of a share group fetches from this broker (KIP-932).
 
 Invariants:
-1. A member has one session at most. It belongs to the connection that opened it, and ends with it.
+1. A member has one session at most, which ends with the connection that opened it.
 2. There are at most `group.share.max.share.sessions`, with at most MAX_PARTITIONS partitions in all of them. At either
-   limit, the holder (`Session.holder`) with the most makes way for others: of its sessions, the one that has not been
-   used for longest ends.
-3. The epoch of a session rises with each request, so that a request that is repeated is recognized.
+   limit, the least recently used session of the holder (`Session.holder`) with the most is ended.
+3. The epoch of a session rises with each request, so that repeated requests are recognized.
 
 Source: org.apache.kafka.server.share.session.ShareSessionCache, kafka.server.share.SharePartitionManager (newContext,
 acknowledgeSessionUpdate).
@@ -23,12 +22,12 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MAX_EPOCH = (1 << 31) - 1
 MAX_PARTITIONS = 200_000  # about 60 MB. Kafka bounds only the number of sessions
-STEP = 1_000  # partitions that are added or removed per step
-RETRIED = 100  # failing partitions that a fetch tries again
+STEP = 1_000  # partitions added or removed per step
+RETRIED = 100  # failing partitions that a fetch retries
 
 
 class ShareSessionError(ProtocolError):
-    """There is no such session, its epoch is another one, or there are too many."""
+    """There is no such session, it has another epoch, or there are too many."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -40,14 +39,14 @@ class Connection(Protocol):
 
     @property
     def holder(self) -> str:
-        """Whose sessions its sessions are: a principal or an address."""
+        """The holder of its sessions: a principal or an address."""
 
 
 class ShareSession:
     """The session of one member. `partitions` are in the order in which they were added.
 
-    `failing`: those that were last answered with an error. Each fetch tries a few of them again, so that a session with
-    100,000 partitions that do not exist costs no more than another.
+    `failing`: partitions last answered with an error. Each fetch retries a few of them, so a session with 100,000
+    partitions that do not exist costs no more than others.
     """
 
     __slots__ = ("connection", "epoch", "failing", "group", "holder", "member", "partitions")
@@ -63,17 +62,17 @@ class ShareSession:
 
     @property
     def size(self) -> int:
-        """Number of its partitions."""
+        """The number of partitions."""
         return len(self.partitions) + len(self.failing)
 
     def failed(self, key: PartitionById) -> None:
-        """Note that a partition was answered with an error."""
+        """Record that a partition was answered with an error."""
         if key in self.partitions:
             del self.partitions[key]
             self.failing[key] = None
 
     def retry(self) -> None:
-        """Let the next fetch try the partitions again that have been failing for longest."""
+        """Make the next fetch retry the partitions that have been failing for longest."""
         for key in [key for _, key in zip(range(RETRIED), self.failing, strict=False)]:
             del self.failing[key]
             self.partitions[key] = None
@@ -88,16 +87,16 @@ class ShareSessions:
     """The sessions of this broker. Belongs to the event loop."""
 
     def __init__(self, limit: int, ended: Callable[[ShareSession], None]) -> None:
-        """Call `ended` with each session that has ended, to give back what its member holds."""
+        """Call `ended` with each ended session, to release its member's records."""
         self._limit = limit
         self._ended = ended
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._of_connections: dict[Connection, set[ShareSession]] = {}
-        self._of_holders: dict[str, dict[ShareSession, None]] = {}  # those used last at the end
+        self._of_holders: dict[str, dict[ShareSession, None]] = {}  # in the order of their last use
         self._partitions_of: Counter[str] = Counter()  # by holder
         self._members: Counter[str] = Counter()
         self.partition_count = 0
-        self.evicted = 0  # by a disconnect
+        self.evicted = 0  # ended by a disconnect
         self.gave_way = 0
 
     def declare(self, metrics: Metrics) -> None:
@@ -146,7 +145,7 @@ class ShareSessions:
         return session
 
     def _make_way(self, holder: str, counts: Mapping[str, int]) -> bool:
-        """End a session of the holder that has the most by these counts, unless that is this one; return whether."""
+        """End a session of the holder with the highest count, unless it is this one; return whether one was ended."""
         largest = max(counts, key=counts.__getitem__)
         if counts[largest] <= counts.get(holder, 0) + 1:
             return False
@@ -155,7 +154,7 @@ class ShareSessions:
         return True
 
     def find(self, group: str, member: str, epoch: int) -> ShareSession:
-        """Return the session of a member, which expects this epoch or is to be closed. Raises ShareSessionError."""
+        """Return the session of a member if it expects this epoch or is being closed. Raises ShareSessionError."""
         session = self._sessions.get((group, member))
         if session is None:
             raise ShareSessionError(ErrorCode.SHARE_SESSION_NOT_FOUND, f"member {member} has no share session here")
@@ -200,7 +199,7 @@ class ShareSessions:
             self.close(session)
 
     def forget(self, connection: Connection) -> None:
-        """End the sessions of a connection that has closed."""
+        """End the sessions of a closed connection."""
         for session in list(self._of_connections.get(connection, ())):
             self.evicted += 1
             self.close(session)

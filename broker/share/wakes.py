@@ -1,19 +1,19 @@
-"""Wake fetches that wait, a few at a time: an append may concern a waiting fetch of each of a thousand groups."""
+"""Wake waiting fetches, a few at a time: an append may concern a waiting fetch of each of a thousand groups."""
 
 from collections import deque
 from typing import Final, Protocol
 
 import trio
 
-AT_ONCE: Final = 16  # about 2 ms of work
-PAUSE_S: Final = 0.001  # after which others are woken at once again
+AT_ONCE: Final = 16  # fetches per step: about 2 ms of work
+PAUSE_S: Final = 0.001  # time after which others are again woken immediately
 
 
 class WaitingFetch(Protocol):
-    """A fetch that waits."""
+    """A waiting fetch."""
 
     def wake(self) -> None:
-        """Check again whether there is something."""
+        """Check again whether records are available."""
 
 
 class Wakes:
@@ -26,7 +26,7 @@ class Wakes:
         self._renewed_at = 0.0
 
     def add(self, fetch: WaitingFetch) -> None:
-        """Wake a fetch: now, unless AT_ONCE others were just woken."""
+        """Wake a fetch: immediately, unless AT_ONCE others were just woken."""
         now = trio.current_time()
         if now >= self._renewed_at + PAUSE_S:
             self._left, self._renewed_at = AT_ONCE, now
@@ -38,7 +38,7 @@ class Wakes:
             self._has_queue.set()
 
     async def run(self) -> None:
-        """Wake the fetches that are queued, and let other tasks run in between, until cancelled."""
+        """Wake queued fetches, with other tasks in between, until cancelled."""
         while True:
             await self._has_queue.wait()
             self._has_queue = trio.Event()

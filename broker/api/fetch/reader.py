@@ -36,9 +36,7 @@ MAX_REPLY_BYTES = (
 )  # together with the first batch, which is always whole, and other fields, this fits into a frame's 32-bit length
 
 
-MAX_CHECKED_BYTES = (
-    1 << 20
-)  # of a slice, checked for residency before the response begins; the sender checks the rest
+MAX_CHECKED_BYTES = 1 << 20  # of a slice, checked for residency before the response begins; the sender checks the rest
 NO_FAILURES: Mapping[Partition, Exception] = {}
 NO_RECORDS: Sized = b""
 NONE_ABORTED: tuple[AbortedTransaction, ...] = ()
@@ -213,9 +211,7 @@ class FetchReader:
         """Report the progress of a follower, before the read: the response then has the new high watermark."""
         log, replication = partition.log, partition.replication
         assert replication is not None, "checked"
-        if (
-            log.offsets.log_start_offset <= requested.offset <= log.offsets.log_end_offset
-        ):  # else the read refuses it
+        if log.offsets.log_start_offset <= requested.offset <= log.offsets.log_end_offset:  # else the read refuses it
             replication.fetched(self._replica.broker, self._replica.epoch, requested.offset, requested.log_start_offset)
 
     def _take(self, requested: FetchPartition, partition: Partition) -> LogRead | None:

@@ -34,7 +34,7 @@ class ActiveWriter:
             raise
 
     def write_entries(self, active: Segment, entries: IndexEntries, aborted: Sequence[AbortedTransaction] = ()) -> bool:
-        """Append entries to the indexes; return whether this created a file.
+        """Append entries to the indexes; return whether a file was created.
 
         Raises OSError, after the indexes and the log file were truncated to what is committed.
         """

@@ -45,7 +45,7 @@ from warmlog.protocol.records.layout import NO_TIMESTAMP, BatchHeader
 from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
 from warmlog.protocol.records.validation import CheckedBatches, check_batches, with_append_time
 
-_CLIENT = Origin.CLIENT  # bound once: reading a member of an enum takes longer than the rest of a comparison
+_CLIENT = Origin.CLIENT  # bound once: reading an enum's member takes longer than the comparison
 
 
 class PreparedRoll(NamedTuple):
@@ -55,7 +55,7 @@ class PreparedRoll(NamedTuple):
     tail: Tail
 
     def forget(self) -> None:
-        """Remove the files of a roll that will not happen. For a worker. Raises OSError."""
+        """Remove the files of an abandoned roll. For a worker. Raises OSError."""
         self.segment.remove_files()
 
 
@@ -276,7 +276,7 @@ class Appender:
             new_tail=new_tail,
             buffers=buffers,
             batches=batches,
-            entries=tail.add_all(batches),  # after `position`: it moves the tail
+            entries=tail.add_all(batches),  # after `position`, because it moves the tail
             producers=producers,
             effects=effects,
         )
@@ -307,7 +307,7 @@ class Appender:
             for number, batch in enumerate(each.batches):
                 entries = each.entries[number]
                 recent.add(batch.last_offset, tail.size, indexed=entries is not None)
-                tail.repeat(batch, entries)  # as planned, even if settings have changed since
+                tail.repeat(batch, entries)  # as planned, even if settings have changed since then
             if each.effects is not None:
                 self._take_effects(each.effects)
             elif each.producers:
@@ -345,7 +345,7 @@ class Appender:
         return aborted
 
     def request_roll(self) -> None:
-        """Let the next plan begin a new segment, unless a queued one already does."""
+        """Make the next plan begin a new segment, unless a queued one already does."""
         self.committed.must_roll = True
         if self._planned.base_offset == self.committed.base_offset:
             self._planned.must_roll = True
@@ -358,7 +358,7 @@ class Appender:
     def snapshot_producers(self) -> bool:
         """Write a snapshot of the producer states at the log end; return whether one was written. Raises OSError.
 
-        Used on close. Synced if there are producers: startup takes a missing snapshot to mean that there are none.
+        Used on close. Synced if there are producers, because to startup a missing snapshot means that there are none.
         """
         end = self.committed.next_offset
         if not end or self.snapshots.has(end):

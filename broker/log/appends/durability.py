@@ -24,8 +24,8 @@ from warmlog.broker.log.segments.segment import Segment
 class SyncTurns:
     """Serializes the syncs of one log, and refuses any after one that failed.
 
-    Linux reports a write-back failure to one sync and nothing to the next. The failure is recorded here at once: the
-    event loop learns of it only at the end of a whole flush round, and a roll could sync the same file before that.
+    Linux reports a write-back failure to one sync and nothing to the next. The failure is recorded here immediately:
+    the event loop is informed only at the end of a whole flush round, and a roll could sync the same file before that.
     """
 
     __slots__ = ("_lock", "_state")
@@ -63,7 +63,7 @@ class FlushPlan:
     names: int
     sealed: Sequence[Segment]
     active: Segment
-    directory: str | None  # synced, too, if files were created or removed in it
+    directory: str | None  # also synced, if files were created or removed in it
     disk: Disk
     turns: SyncTurns
 
@@ -76,13 +76,13 @@ class FlushPlan:
             if not segment.synced:
                 _unless_removed(segment, segment.sync)
                 segment.synced = True
-        _unless_removed(self.active, self.active.sync_end)  # it may have been sealed since
+        _unless_removed(self.active, self.active.sync_end)  # it may have been sealed in the meantime
         if self.directory is not None:
             self.disk.sync_directory(self.directory)
 
 
 def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
-    """Sync a segment, unless retention or compaction has removed it meanwhile."""
+    """Sync a segment, unless retention or compaction has removed it in the meantime."""
     try:
         sync()
     except FileNotFoundError:
@@ -134,7 +134,7 @@ class Durability:
         return self.appended_bytes - self._flushed_bytes
 
     def names_made(self) -> None:
-        """Note that files were created or removed, so that the next flush syncs the directory."""
+        """Record that files were created or removed, so that the next flush syncs the directory."""
         self._names += 1
 
     def begin_flush(self) -> FlushPlan:
@@ -187,7 +187,7 @@ class Durability:
         self.truncated(end, end)
 
     def reopened(self, stable_offset: int) -> None:
-        """Count all as durable after the end of the log was rebuilt and synced; ignore syncs of the old files."""
+        """Count everything as durable after the log's end was rebuilt and synced; ignore syncs of the old files."""
         self._generation += 1
         self.recovery_point = self._offsets.log_end_offset
         self.stable_offset = stable_offset
@@ -208,7 +208,7 @@ class Durability:
         """
         epochs, context = self._state.epochs, self._state.context
         if epochs.changed:
-            epochs.changed = False  # before the write, so that the next one covers changes made meanwhile
+            epochs.changed = False  # before the write, so that the next one covers later changes
             try:
                 is_copy = self._offsets.shows_replicated
                 write_epochs(context.disk, f"{context.directory}/{LEADER_EPOCHS}", epochs.entries, sync=is_copy)

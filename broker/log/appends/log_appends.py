@@ -1,4 +1,4 @@
-"""Take appends to one log: plan, write and commit batches.
+"""Appends to one log: plan, write and commit batches.
 
 Invariants:
 1. An append is planned, written, committed, in this order. Plans queue, each assuming that those before it succeed.
@@ -107,9 +107,9 @@ class LogAppends:
         return self._appender.rules.codec is None
 
     def reencoding(self, records: Buffer, *, max_decompressed_size: int = DEFAULT_MAX_DECOMPRESSED_SIZE) -> Reencoding:
-        """Return the work to turn batches into what this log stores: decompressed, validated, and in its codec.
+        """Return the function that converts batches to this log's form: decompressed, validated, and in its codec.
 
-        Do it in a worker, unless the batches are small.
+        Call it in a worker, unless the batches are small.
         """
         return Reencoding(
             records, self._appender.rules, self._state.context.clock(), max_decompressed_size=max_decompressed_size
@@ -124,8 +124,8 @@ class LogAppends:
         self.end_write(self.begin_write(planned, writes), writes)
 
     def begin_write(self, planned: list[PlannedAppend], writes: SharedWrites) -> FileWrite:
-        """Begin a `write` beside those of other logs; `end_write` follows. Raises OSError; then call `abandon`."""
-        if self.is_full:  # became so after they were planned
+        """Begin a `write` concurrently with other logs; `end_write` follows. Raises OSError; then call `abandon`."""
+        if self.is_full:  # it failed after they were planned
             raise self.space_status.full()
         return self._appender.begin_write(planned, writes)
 
@@ -188,8 +188,7 @@ class LogAppends:
     def forget_expired_producers(self, most: int) -> bool:
         """Drop up to `most` producers that were idle for `producer.id.expiration.ms`; return whether there are more.
 
-        Both the broker's clock and the timestamps of the records must say so: a client that copies old records is not
-        idle.
+        Both the broker's clock and the records' timestamps count: a client that copies old records is not idle.
         """
         limit_ms = self._state.context.clock() - self._state.context.config.producer_id_expiration_ms
         return self._state.producers.forget_idle(limit_ms, limit_ms, most=most)

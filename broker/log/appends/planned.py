@@ -128,7 +128,7 @@ class PlannedAppend:
 def duplicate_of(
     known: Sequence[ProducerBatch], *, position: int, leader_epoch: int, append_time: bool
 ) -> PlannedAppend:
-    """Return the plan for batches that are already in the log: it keeps its place in the queue and writes nothing.
+    """Return the plan for batches that are already in the log: it keeps its position in the queue and writes nothing.
 
     `append_time`: the topic uses LogAppendTime, so the response repeats the time of the first append.
     """

@@ -21,8 +21,8 @@ class LogRolls:
     def prepare(self, planned: PlannedAppend) -> PreparedRoll:
         """Create the files of the segment that a plan begins. For a worker.
 
-        A copy may leave a gap before it. Recovery cannot tell that from a lost end of the segment before, which is
-        synced first. Raises OSError; then call `LogAppends.abandon`.
+        A copy may leave a gap before it. Recovery cannot distinguish that from a lost end of the previous segment,
+        which is therefore synced first. Raises OSError; then call `LogAppends.abandon`.
         """
         assert planned.new_tail is not None, "the plan rolls"
         if planned.new_tail.base_offset > self._offsets.log_end_offset:
@@ -70,7 +70,7 @@ class LogRolls:
         return self._appender.prepare_roll(self._state.context.new_tail(self._offsets.log_end_offset))
 
     def commit_early(self, prepared: PreparedRoll) -> Segment:
-        """Commit a roll as `commit` does, and let later plans use the new segment. Raises OSError."""
+        """Commit a roll as `commit` does; later plans use the new segment. Raises OSError."""
         sealed = self.commit(prepared)
         self._appender.abandon()
         return sealed
@@ -82,9 +82,9 @@ class LogRolls:
         return tail.size * 2 > tail.segment_bytes and not self._appender.contiguity.is_ready
 
     def announce(self) -> None:
-        """Durably record what the first roll would otherwise have to wait for. For a worker. Raises OSError."""
+        """Sync, in advance, everything that the first roll would otherwise wait for. For a worker. Raises OSError."""
         self._appender.contiguity.include(self._state.segments.active.base_offset)
 
     def request(self) -> None:
-        """Let the next plan begin a new segment, whatever the size of the active one."""
+        """Make the next plan begin a new segment, whatever the size of the active one."""
         self._appender.request_roll()

@@ -1,4 +1,4 @@
-"""Advance the start of one log, cut its end, or let it begin at another offset."""
+"""Advance the start of one log, cut its end, or restart it at another offset."""
 
 from warmlog.broker.log.appends.appender import Appender
 from warmlog.broker.log.appends.durability import Durability
@@ -39,9 +39,9 @@ class LogTruncation:
     def truncate_to(self, offset: int) -> None:
         """Remove every batch with a record at or past `offset`, and the leader epochs without records at the end.
 
-        For a follower that has diverged from its leader: if its last epoch stayed although it has no records, every
-        fetch would diverge again. The log ends after the last batch that remains. Nothing may be planned, and no worker
-        may use the log. Blocking. Raises OSError.
+        For a follower that has diverged from its leader: if its last epoch stayed without records, every fetch would
+        diverge again. The log ends after the last remaining batch. Nothing may be planned, and no worker may use the
+        log. Blocking. Raises OSError.
 
         To truncate below the recovery point, call `Durability.lower_recovery_point` and write a checkpoint first: after
         a crash, recovery repairs a truncation that was interrupted, or records appended after it, only past the
@@ -63,7 +63,7 @@ class LogTruncation:
         end = tail.next_offset
         start = min(offsets.log_start_offset, end)
         self._appender.restart(tail, self._rebuild_producers(end))
-        # Only now: reopening compares with them what is left.
+        # Only now, because reopening compares the remaining records with them.
         offsets.log_start_offset, offsets.log_end_offset = start, end
         offsets.show(min(offsets.high_watermark, end))
         self.find_unstable()
@@ -83,9 +83,9 @@ class LogTruncation:
         self._offsets.log_start_offset = max(offset, first)
 
     def truncate_fully(self, offset: int) -> None:
-        """Remove everything, and let the log begin and end at `offset`. Blocking. Raises OSError.
+        """Remove everything; the log then begins and ends at `offset`. Blocking. Raises OSError.
 
-        For a follower whose leader has no records at its log end any more. Nothing may be planned, and no worker may
+        For a follower whose leader no longer has records at its log end. Nothing may be planned, and no worker may
         use the log. Call `prepare_truncate_fully` first.
         """
         self._durability.names_made()

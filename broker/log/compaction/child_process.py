@@ -28,7 +28,7 @@ from warmlog.broker.log.errors import LogError
 from warmlog.protocol.errors import ProtocolError
 
 GO = b"go\n"
-NICENESS = 10  # a quarter of a core beside a busy broker, all of it beside an idle one
+NICENESS = 10  # gets a quarter of a core beside a busy broker, all of it beside an idle one
 PROGRESS_INTERVAL_S = 1.0
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     try:
         serve(sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:
-        os._exit(1)  # without a flush to the closed pipe
+        os._exit(1)  # skips a flush to the closed pipe
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Decide which part of a log can be compacted now, and how urgent that is.
+"""Decide which part of a log can be compacted now, and how urgent it is.
 
     | clean: compacted before | dirty: to be compacted now | too young, or not durable | active |
     ^ first segment           ^ first dirty offset         ^ first uncleanable offset            ^ log end

@@ -1,7 +1,7 @@
 """Plan the compaction of one log: the range to clean, the job for the child process, and the swap of its result.
 
-Methods run on the event loop unless marked as blocking. A log has one compaction at a time, and nothing else may remove
-segments of it meanwhile.
+Methods run on the event loop unless marked as blocking. A log has one compaction at a time; nothing else may remove its
+segments during that time.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Compact the sealed segments of a log into new ones, in a child process.
 
-The job is plain data: the process reads files that nobody changes and writes files that nobody reads yet. The broker
+The job is plain data: the process reads files that do not change, and writes files that are not read before the broker
 swaps them in (`recovery.swap`).
 
     1  build the map     dirty segments, oldest first: the last offset of each key, until the map is full
@@ -43,7 +43,7 @@ from warmlog.protocol.records.reader import decode_batch
 
 MIN_READ_SIZE = 64 << 10  # bytes
 MAX_GROUP_SPAN = (1 << 31) - 1  # relative offsets have 31 bits
-MAX_REPORTED = 100  # unreadable batches
+MAX_REPORTED = 100  # unreadable batches reported
 
 
 class SourceSegment(Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class CleanedGroup(Struct, frozen=True, kw_only=True, tag="cleaned"):
 
 
 class UnreadableBatch(Struct, frozen=True):
-    """A batch that was kept as it is, because its records cannot be read, and why."""
+    """A batch that was kept unchanged because its records cannot be read, and the reason."""
 
     base_offset: int
     reason: str
@@ -134,7 +134,7 @@ class Compaction:
         self._unreadable: list[UnreadableBatch] = []
 
     def _map_bytes(self) -> int:
-        """Return the map's size: the limit, or less if there are few dirty offsets, to stay in the CPU's cache."""
+        """Return the map's size: the limit, or less for few dirty offsets, so that it stays in the CPU's cache."""
         limits, dirty = self._job.limits, self._job.end_offset - self._job.first_dirty_offset
         needed = int((dirty + 2) / limits.load_factor + 1) * OffsetMap.ENTRY_SIZE
         return min(limits.dedupe_buffer_bytes, needed)
@@ -288,7 +288,7 @@ class Compaction:
     def _filter(
         self, batch: bytes, header: BatchHeader, rules: FilterRules, transactions: CleanedTransactions
     ) -> bytes | bytearray | memoryview:
-        """Return what is kept of a control batch, or of one that the compiled filter does not handle."""
+        """Return the retained part of a control batch, or of a batch that the compiled filter does not handle."""
         if header.is_control:
             done = transactions.can_remove_marker(header, _marker_key(batch, header))
             horizon = header.delete_horizon_ms
@@ -302,7 +302,7 @@ class Compaction:
         return filtered
 
     def _is_last_marker(self, header: BatchHeader) -> bool:
-        """Whether a marker is the only source of an active producer's epoch, so that it must be kept."""
+        """Whether a marker must be kept as the only source of an active producer's epoch."""
         return self._job.marker_epochs.get(header.producer_id) == header.producer_epoch
 
     def _write(self, target: CleanedSegment, out: bytearray) -> None:
@@ -380,7 +380,7 @@ def _pass_on(
 
 
 def _larger(data: bytes, left: int) -> int:
-    """Return the size of the first batch, which was not read completely. Raises CorruptBatchError if it cannot be."""
+    """Return the size of the first batch, which was read incompletely. Raises CorruptBatchError."""
     size = read_header(data).size
     if not len(data) < size <= left:
         raise CorruptBatchError(f"a batch of {size} bytes, of which {left} are there")

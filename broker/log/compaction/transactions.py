@@ -1,7 +1,7 @@
 """Track transactions while compaction walks a log: which records are aborted, and which markers can be removed.
 
 Invariants:
-1. The records of an aborted transaction are discarded; those of a committed one are treated as any other.
+1. The records of an aborted transaction are discarded; those of a committed one are treated like any others.
 2. A marker can be removed if no batch of its transaction precedes it. Otherwise readers would consider the rest of the
    transaction open.
 

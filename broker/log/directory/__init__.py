@@ -1,4 +1,4 @@
 """Data directories: their locks and identities, checkpoints, recovery receipts and the disk reserve.
 
-Start with `data_directory`; `data_directories` holds those of one broker together.
+Start with `data_directory`; `data_directories` manages those of one broker.
 """

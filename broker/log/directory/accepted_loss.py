@@ -1,9 +1,9 @@
-"""The file by which an operator accepts that records are lost.
+"""The file with which an operator accepts a loss of records.
 
-    DIR/t-3/.accept-loss     in a partition's directory: serve the partition without the files that are missing
+    DIR/t-3/.accept-loss     in a partition's directory: serve the partition without the missing files
     DIR/.accept-loss         in a data directory: stop reporting that it is an older copy
 
-The next startup acts on it, logs that, and removes it. Kafka ignores files of this name.
+The next startup acts on it, logs this, and removes it. Kafka ignores files of this name.
 """
 
 from contextlib import suppress
@@ -30,5 +30,5 @@ def forget_acceptance(disk: Disk, directory: str) -> None:
 
 
 def how_to_accept(directory: str) -> str:
-    """Return the part of a message that says what to do if a partition's files cannot be restored."""
+    """Return the part of a message about restoring a partition's files or accepting their loss."""
     return f"put it back, or accept the loss with: mkdir -p {directory} && touch {directory}/{ACCEPT_LOSS}"

@@ -1,8 +1,8 @@
 """The note in a partition's directory that names the data directory it was moved from.
 
 A partition is moved by two renames: the copy gets the partition's name in the new data directory, then the old
-directory loses it. A broker that is killed in between leaves two directories of one name with the same content, and the
-note in the copy tells startup how to resolve that:
+directory loses it. A broker that is killed in between leaves two directories of one name with the same content; from
+the note in the copy, startup decides how to resolve that:
 
     .arrival     {"version": 0, "from": <directory.id>, "confirmed": false}
 

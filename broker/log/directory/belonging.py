@@ -12,7 +12,7 @@ METADATA_FILE = "metadata.sqlite"
 
 
 def why_missing(disk: Disk, path: str, known_id: str) -> str:
-    """Describe a directory that had partitions before, and has no identity now."""
+    """Describe a directory that had partitions before and now has no identity."""
     mounted = "and had partitions before (is its file system mounted?)"
     try:
         is_empty = all(entry.name == "lost+found" for entry in disk.scan(path))
@@ -31,7 +31,7 @@ def check_first(disk: Disk, paths: Sequence[str]) -> None:
     try:
         belongs = has_identity(disk, first)
     except OSError:
-        return  # which opening it reports
+        return  # opening it reports the error
     if belongs:
         _check_metadata(disk, paths)
         missing = not _exists(disk, first, METADATA_FILE)
@@ -52,11 +52,11 @@ def check_first(disk: Disk, paths: Sequence[str]) -> None:
 
 
 def _check_metadata(disk: Disk, paths: Sequence[str]) -> None:
-    """Raise DataDirectoryError if the metadata file was emptied, or replaced by something that is no file."""
+    """Raise DataDirectoryError if the metadata file was emptied, or replaced by something other than a file."""
     try:
         entries = [entry for entry in disk.scan(paths[0], stat_suffix=METADATA_FILE) if entry.name == METADATA_FILE]
     except OSError:
-        return  # which opening it reports
+        return  # opening it reports the error
     for entry in entries:
         path = f"{paths[0]}/{METADATA_FILE}"
         if entry.is_directory or entry.is_other:

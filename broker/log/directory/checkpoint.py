@@ -1,14 +1,14 @@
 """Read and write checkpoints, small text files that record a log's state for the next startup.
 
 The formats are Kafka's (source: org.apache.kafka.server.common.CheckpointFile and its users). A checkpoint is a hint,
-which its reader clamps to what the log holds.
+which its reader limits to the offsets of the log.
 
     a checkpoint             0                       version
                              2                       number of entries
                              words 0 1200            topic, partition, offset       (in the data directory)
                              words 1 994
     leader-epoch-checkpoint  the same with           epoch, its first offset        (in a partition's directory)
-    contiguous-offset-checkpoint (ours)
+    contiguous-offset-checkpoint (warmlog's)
                              the same with           an offset                      (in a partition's directory)
     partition.metadata       version: 0
                              topic_id: <url-safe base64 of 16 bytes, without padding>
@@ -37,7 +37,7 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 
 VERSION = 0
 UNKNOWN_BROKER_EPOCH = -1
-FIRST_STOP_MS = 10**12  # in 2001; no broker epoch of Kafka, an offset of its metadata log, comes near
+FIRST_STOP_MS = 10**12  # in 2001; Kafka's broker epochs, offsets of its metadata log, are far lower
 
 
 def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
@@ -121,7 +121,7 @@ def read_clean_marker(disk: Disk, path: str) -> int | None:
 
 
 def is_own_marker(disk: Disk, path: str) -> bool:
-    """Tell whether a broker by itself wrote a clean-shutdown marker: its epoch is the time of its stop, or unknown.
+    """Whether a broker by itself wrote a clean-shutdown marker: its epoch is the time of the stop, or unknown.
 
     Kafka's has the broker's epoch, or nothing at all. Raises OSError.
     """

@@ -22,7 +22,7 @@ class CheckpointFiles:
         self.findings: list[str] = []
         self._written: dict[str, dict[TopicPartition, int]] = {}  # the content of each checkpoint on the disk, by name
         self._doubtful: dict[str, dict[TopicPartition, int]] = {}  # the same, if a write has failed
-        self._replacing = RLock()  # held while a checkpoint is replaced: a topic may be created during the stop
+        self._replacing = RLock()  # held while a checkpoint is replaced, because a topic may be created during the stop
 
     def read(self, name: str) -> dict[TopicPartition, int]:
         """Read a checkpoint at startup; one that is damaged counts as empty. Raises OSError."""
@@ -32,7 +32,7 @@ class CheckpointFiles:
             self.findings.append(str(error))
             self._doubtful[name] = {}
             return {}
-        if offsets:  # otherwise the file may be missing or empty: write it once
+        if offsets:  # otherwise the file may be missing or empty, and is written once
             self._written[name] = dict(offsets)
         return offsets
 

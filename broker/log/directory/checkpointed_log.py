@@ -1,4 +1,4 @@
-"""What a data directory writes into its checkpoints of a log. `PartitionLog` has it, and so do tools."""
+"""The values of a log that a data directory writes to its checkpoints; implemented by `PartitionLog` and by tools."""
 
 from typing import Protocol
 
@@ -33,20 +33,20 @@ class CheckpointedLog(Protocol):
 
     @property
     def topic(self) -> str:
-        """Its topic."""
+        """The topic's name."""
 
     @property
     def partition(self) -> int:
-        """Its partition."""
+        """The partition's index."""
 
     @property
     def offsets(self) -> _Offsets:
-        """Its offsets."""
+        """The offsets to write."""
 
     @property
     def durability(self) -> _Durability:
-        """What is on disk."""
+        """The flushed part."""
 
     @property
     def old_segments(self) -> _OldSegments:
-        """Its segments, as retention sees them."""
+        """The segments, as retention sees them."""

@@ -1,4 +1,4 @@
-"""Log what is unusual about the data directories at startup: offline, lost, missing, accessible to every user."""
+"""Log unusual conditions of the data directories at startup: offline, lost, missing, accessible to every user."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def report_directories(directories: DataDirectories, *, is_alone: bool) -> None:
-    """Log it. In a cluster, the directories are compared with the store later (`broker.clustered`). Raises OSError."""
+    """Log them. In a cluster, `broker.clustered` compares directories with the store later. Raises OSError."""
     for path, reason in directories.offline.items():
         logger.error("data directory %s is offline until the next startup: %s", path, reason)
     for (topic, partition), what in directories.lost.items():

@@ -4,14 +4,14 @@ The first of `log.dirs` holds the metadata (like Kafka's default `metadata.log.d
 may fail on its own.
 
 Invariants:
-1. A partition lies in one directory. If it is found in two, it was being moved, and the copy has a note of that;
-   otherwise startup fails, because nothing tells which one is current.
+1. A partition is in one directory. If it is in two, it was being moved, and the copy has a note of that; otherwise
+   startup fails, because it is unknown which one is current.
 2. A partition is served from the directory that holds it; a new one goes to the directory with the fewest partitions
    among those that are not full.
 3. All directories belong to the same cluster and node, and each has its own id.
 4. An existing partition is never recreated empty because its directory is offline: unreadable, not mounted, or no
-   longer listed in `log.dirs`. The same goes for one whose own directory is missing: the checkpoints of the data
-   directory name it, from its creation on.
+   longer listed in `log.dirs`. The same applies if its own directory is missing, since the checkpoints of the data
+   directory contain it from its creation on.
 
 Source: kafka.log.LogManager, org.apache.kafka.metadata.properties.MetaPropertiesEnsemble.
 """
@@ -42,7 +42,7 @@ L = TypeVar("L", bound=CheckpointedLog)
 
 
 class Verdict(Enum):
-    """What becomes of a partition's directory at startup. `STRAY`: it is another topic's, renamed and kept."""
+    """The fate of a partition's directory at startup. `STRAY`: it belongs to another topic, and is renamed and kept."""
 
     KEPT = auto()
     DELETED = auto()
@@ -59,7 +59,7 @@ class DataDirectories:
         """Start with the opened directory that holds the metadata; use `open`. Raises DataDirectoryError, OSError."""
         self.first = first
         self.live: list[DataDirectory] = []
-        self.offline: dict[str, str] = {}  # the reason by absolute path
+        self.offline: dict[str, str] = {}  # reasons by absolute path
         self.suspects: dict[DataDirectory, OSError] = {}  # directories whose disk failed under a checkpoint
         self._others = [os.fspath(path) for path in others]
         self._reserve_bytes = reserve_bytes
@@ -68,9 +68,9 @@ class DataDirectories:
         self._holders: dict[TopicPartition, DataDirectory] = {}
         self._counts: dict[DataDirectory, int] = {}
         self._missing: dict[str, str] = {}  # paths by ids of directories that existed before
-        self.gone: dict[str, str] = {}  # what became of directories of the last run that are not needed, by id
-        self.lost: dict[TopicPartition, str] = {}  # partitions whose directories are missing, and what to do
-        self._deleted_topics: set[UUID] = set()  # deleted topics of which some data may be left
+        self.gone: dict[str, str] = {}  # the fate of unneeded directories of the last run, by id
+        self.lost: dict[TopicPartition, str] = {}  # partitions whose directories are missing, with the remedy
+        self._deleted_topics: set[UUID] = set()  # deleted topics that may have data left
         self._placing = Lock()
         self._take(first)
 
@@ -108,7 +108,7 @@ class DataDirectories:
         """Open the other directories. Those that fail are listed in `offline`.
 
         `known` are the directories of the last run, absolute paths by ids, and `partitions` the expected ones. Only if
-        all of these are found, a missing directory is forgotten or created. Data left of the topics in `buried` is
+        all of these exist, a missing directory is dropped or created. Remaining data of the topics in `buried` is
         renamed as deleted.
 
         Raises DataDirectoryError if a directory is in use or belongs to another broker; OSError from the first one.
@@ -144,7 +144,7 @@ class DataDirectories:
                 self.gone[known_id] = f"{path} {what} (directory.id was {known_id})"
 
     def find_lost(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        """Return, by partition, the path of each directory that a checkpoint names and no data directory has."""
+        """Return, by partition, the path of each directory that a checkpoint contains and no data directory has."""
         return {
             key: directory.partition_path(partition_directory(*key))
             for directory in self.live
@@ -223,11 +223,11 @@ class DataDirectories:
         for directory in self._opened:
             directory.close()
 
-    # -- which --
+    # -- lookup --
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that all of them belong to."""
+        """The cluster that all directories belong to."""
         return self.first.cluster_id
 
     def holder(self, topic: str, partition: int) -> DataDirectory | None:
@@ -235,18 +235,18 @@ class DataDirectories:
         return self._holders.get((topic, partition))
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether an existing partition is, as far as known, in an offline directory, or its own one is missing."""
+        """Whether an existing partition is (presumably) in an offline directory, or its own directory is missing."""
         holder = self._holders.get((topic, partition))
         if holder is None:
             return bool(self.offline) or (topic, partition) in self.lost
         return holder not in self.live
 
     def remembered(self) -> dict[str, str]:
-        """Return the directories to remember for the next startup: absolute paths by ids."""
+        """Return the directories that the next startup has to know: absolute paths by ids."""
         return self._missing | {directory.directory_id: directory.absolute_path for directory in self._opened}
 
     def place(self, topic: str, partition: int) -> DataDirectory:
-        """Return the directory that holds a partition, or assign the one with the fewest. Raises OSError."""
+        """Return the directory of a partition, or assign the one with the fewest partitions. Raises OSError."""
         with self._placing:
             directory = self._holders.get((topic, partition))
             if directory is None:
@@ -261,10 +261,10 @@ class DataDirectories:
     def check_space(self) -> None:
         """Raise NoSpaceError if all directories are full."""
         if all(directory.space_status.is_short for directory in self.live):
-            raise NoSpaceError("every data directory is full: no new partitions until there is room again")
+            raise NoSpaceError("every data directory is full: no new partitions until there is space again")
 
     def forget(self, topic: str, partition: int) -> None:
-        """Forget a removed partition, so that its checkpoints do not apply to a new one of the same name."""
+        """Drop a removed partition, so that its checkpoints do not apply to a new one of the same name."""
         self.release(topic, partition)
         self.lost.pop((topic, partition), None)
         for each in self.live:
@@ -278,11 +278,11 @@ class DataDirectories:
                 self._counts[directory] -= 1
 
     def has_unserved(self, topic: str) -> bool:
-        """Tell whether data of a topic was found here at startup that belongs to no topic of the broker."""
+        """Whether there was data of a topic at startup that belongs to no topic of the broker."""
         return any(key[0] == topic and key in self._holders for directory in self.live for key in directory.unserved)
 
     def forget_unknown(self) -> bool:
-        """Drop the checkpoints' entries of partitions that no longer exist; return whether there were any."""
+        """Drop checkpoint entries of partitions that no longer exist; return whether there were any."""
         known = self._holders.keys() | self.lost.keys()
         strange = [(directory, key) for directory in self.live for key in directory.hinted - known]
         for directory, (topic, partition) in strange:
@@ -290,11 +290,11 @@ class DataDirectories:
         return bool(strange)
 
     def note_deleted(self, topic_id: UUID) -> None:
-        """Remember a deleted topic whose data could not be renamed, so that no new topic takes it over."""
+        """Record a deleted topic whose data could not be renamed, so that no new topic inherits it."""
         self._deleted_topics.add(topic_id)
 
     def sort_out(self, judge: Callable[[str, int, UUID], Verdict]) -> None:
-        """Rename what is not to be served, judged by topic, partition and topic id. Blocking. Raises OSError."""
+        """Rename directories that are not served, judged by topic, partition and topic id. Blocking. Raises OSError."""
         for (topic, partition), directory in list(self._holders.items()):
             stored_id = directory.topic_id(topic, partition)
             verdict = Verdict.KEPT if stored_id is None else judge(topic, partition, stored_id)
@@ -328,8 +328,8 @@ class DataDirectories:
     def _belongs_here(self, topic: str, partition: int, directory: DataDirectory) -> bool:
         """Whether this directory serves a partition that it holds.
 
-        If another directory holds it, too, it was being moved, and one of the two copies is discarded. Raises OSError,
-        and DataDirectoryError if nothing tells which one.
+        If another directory also has it, it was being moved, and one of the two copies is discarded. Raises OSError,
+        and DataDirectoryError if it is unknown which one.
         """
         other = self._holders.get((topic, partition))
         if other is None:
@@ -360,7 +360,7 @@ class DataDirectories:
             self._hold(topic, partition, directory)
 
     def supersede_offline(self, topic: str, partition: int) -> None:
-        """Note that a replica to be created replaces any that an offline directory has. Blocking. Raises OSError."""
+        """Record that a new replica replaces any in an offline directory. Blocking. Raises OSError."""
         directory = self.place(topic, partition)
         name = partition_directory(topic, partition)
         if self.offline and not directory.has(name):
@@ -387,7 +387,7 @@ class DataDirectories:
     def write_checkpoints(self, directory: DataDirectory, logs: Iterable[CheckpointedLog]) -> None:
         """Replace the checkpoints of a directory by the state of `logs`, which must be all of its logs.
 
-        If they are unchanged, probe the disk, so that a failure of an idle disk is found, too. Raises OSError; if it
+        If they are unchanged, probe the disk, so that a failure of an idle disk is detected. Raises OSError; if that
         means that the disk has failed, the directory becomes a suspect.
         """
         with self._suspecting(directory):
@@ -421,7 +421,7 @@ class DataDirectories:
 def _resolve_move(topic: str, partition: int, first: DataDirectory, second: DataDirectory) -> DataDirectory | None:
     """Finish or undo an interrupted move between two directories; return the one that loses the partition.
 
-    A replica that was created again replaces an earlier one. Returns None if no note tells. Raises OSError.
+    A replica that was created again replaces an earlier one. Returns None without a note. Raises OSError.
     """
     arrivals = [(old, new, new.arrival(topic, partition)) for old, new in ((first, second), (second, first))]
     for old, new, arrival in arrivals:

@@ -68,7 +68,7 @@ from warmlog.broker.log.io.directory_names import (
 from warmlog.broker.log.io.disk import Disk, DiskSpace, is_out_of_space, replace_file
 from warmlog.protocol.partitions import TopicPartition
 
-PRIVATE = 0o700  # the mode of a directory that the broker creates: records are nobody else's business
+PRIVATE = 0o700  # the mode of directories that the broker creates: records are private
 
 logger = logging.getLogger(__name__)
 
@@ -86,11 +86,11 @@ class DataDirectory:
         self.node_id = -1
         self.directory_id = ""
         self.closed_in: int | None = None  # the epoch in the clean shutdown marker; None without one
-        self.is_foreign = False  # Kafka used it last
+        self.is_foreign = False  # whether Kafka used it last
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
-        self.cleaner_points: dict[TopicPartition, int] = {}  # up to where each log was compacted; kept up to date
+        self.cleaner_points: dict[TopicPartition, int] = {}  # up to where each log was compacted; kept current
         self.hinted: frozenset[TopicPartition] = frozenset()  # the partitions in the checkpoints at startup
         self.unserved: frozenset[TopicPartition] = frozenset()  # partitions here that belong to no topic
         self.findings: list[str] = []
@@ -226,15 +226,15 @@ class DataDirectory:
             try:
                 return work()
             finally:
-                self.fill_reserve(half=True)  # before another process takes it: a startup without any space fails
+                self.fill_reserve(half=True)  # before another process uses it: a startup without any space fails
 
     def forget_hints(self, topic: str, partition: int) -> None:
-        """Discard what the checkpoints recorded at startup for a partition that is gone."""
+        """Discard the checkpoints' entries, read at startup, of a partition that is gone."""
         for hints in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_points):
             hints.pop((topic, partition), None)
 
     def forget_unserved(self, keys: Collection[TopicPartition]) -> None:
-        """Forget unserved partitions whose directories were renamed, and their checkpoint entries."""
+        """Drop unserved partitions whose directories were renamed, and their checkpoint entries."""
         self.unserved = self.unserved.difference(keys)
         for key in keys:
             self.forget_hints(*key)
@@ -244,7 +244,7 @@ class DataDirectory:
         return self._disk.space(self.path)
 
     def known_end(self, topic: str, partition: int) -> int:
-        """Return the largest offset that the checkpoints have of a partition; 0 if they do not mention it."""
+        """Return the largest offset of a partition in the checkpoints; 0 without an entry."""
         hints = (self.recovery_points, self.log_starts, self.high_watermarks)
         return max(offsets.get((topic, partition), 0) for offsets in hints)
 
@@ -310,14 +310,13 @@ class DataDirectory:
     def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> bool:
         """Replace the checkpoints by the state of these logs, which must be all of the directory. Blocking.
 
-        Entries of `unserved` partitions are kept: a topic that is created later, or the broker that they came from,
-        still needs them. Unchanged checkpoints are not written; returns whether any was. One call at a time. Raises
-        OSError.
+        Entries of `unserved` partitions are kept for a topic that is created later, or the broker that they came from.
+        Unchanged checkpoints are not written; returns whether any was. One call at a time. Raises OSError.
         """
         logs = list(logs)
         synced = {(log.topic, log.partition): log.durability.recovery_point for log in logs}
         for log in logs:
-            log.durability.checkpoint_epochs()  # of all records below the recovery point, at least
+            log.durability.checkpoint_epochs()  # at least of all records below the recovery point
         kept = self.unserved.difference((log.topic, log.partition) for log in logs)
         changed = self._files.replace(RECOVERY_POINTS, _known(self.recovery_points, kept) | synced)
         shown = {(log.topic, log.partition): log.offsets.high_watermark for log in logs}
@@ -327,7 +326,7 @@ class DataDirectory:
         if points or self._files.may_have_entries(CLEANER_POINTS):
             changed |= self._files.replace(CLEANER_POINTS, points)
         if changed:
-            self.sync_names()  # otherwise a power failure could restore the old ones, and with them deleted records
+            self.sync_names()  # otherwise a power failure could restore the old ones and so deleted records
         return changed
 
     def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
@@ -361,7 +360,7 @@ class DataDirectory:
         self.sync_names()
 
     def add_new(self, keys: Iterable[TopicPartition]) -> None:
-        """Add partitions that were created here, so that a startup misses their directories. Blocking. Raises OSError.
+        """Add new partitions, so that a startup detects missing directories. Blocking. Raises OSError.
 
         The names of the directories must be synced before.
         """
@@ -390,7 +389,7 @@ class DataDirectory:
         self.sync_names()
 
     def recognize(self, epoch: int) -> None:
-        """Take a clean shutdown marker with this epoch for one that this broker wrote."""
+        """Treat a clean shutdown marker with this epoch as written by this broker."""
         self.is_foreign = self.is_foreign and self.closed_in != epoch
 
     def sync_names(self) -> None:
@@ -419,7 +418,7 @@ class DataDirectory:
 
 
 def _known(hints: Mapping[TopicPartition, int], keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the entries of these partitions. Others may be removed by another thread meanwhile."""
+    """Return the entries of these partitions. Another thread may remove others at the same time."""
     return {key: offset for key in keys if (offset := hints.get(key)) is not None}
 
 

@@ -8,7 +8,7 @@ reserved as blocks of a file (`.reserve`), so that no append and no other proces
                                  continue unaffected
     ENOSPC again                 a writer that must succeed releases the other half, retries, and reserves what is left
     startup, shutdown            all of it is released: recovery writes indexes, shutdown writes checkpoints and then
-                                 reserves what space is left for the next startup
+                                 reserves the remaining space for the next startup
     space is available again     it is reserved again, then appends are accepted
 
 Invariants:
@@ -90,7 +90,7 @@ class Reserve:
             return had > 0
 
     def settle(self, usable_bytes: int) -> None:
-        """Adjust the reserve to the usable space besides it, and allow or refuse appends."""
+        """Adjust the reserve to the usable space, and allow or refuse appends."""
         if not self.size:
             self._space.is_short = False
             return
@@ -107,13 +107,13 @@ class Reserve:
             self._space.is_short = is_short
 
     def keep_for_startup(self, usable_bytes: int, *, half: bool = False) -> None:
-        """Hold all (or half) of it, or else most of what is usable, so that the next startup can write.
+        """Hold all (or half) of it, or else most of the usable space, so that the next startup can write.
 
         Raises OSError.
         """
         with self._lock:
             wanted = self.size // 2 if half else self.size
-            # not the last eighth: the file system may need some of it to hold the rest
+            # not the last eighth, of which the file system may need some for itself
             self._hold(max(self._held, min(wanted, self._held + usable_bytes // 8 * 7)), usable_bytes)
 
     def _hold(self, size: int, usable_bytes: int) -> None:
@@ -130,7 +130,7 @@ class Reserve:
             self._disk.close(fd)
 
     def _fill(self, fd: int, size: int) -> None:
-        """Extend the file to `size` bytes, or leave it as it was. Raises OSError."""
+        """Extend the file to `size` bytes, or leave it unchanged. Raises OSError."""
         try:
             self._disk.fill(fd, size)
         except OSError:

@@ -16,7 +16,7 @@ LOCK_FILE = ".lock"
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
 
-# POSIX locks belong to the process, so a second broker in this process would get the lock, too.
+# POSIX locks belong to the process, so a second broker in this process would also get the lock.
 _locked: set[tuple[int, int]] = set()
 _locked_guard = Lock()
 
@@ -123,7 +123,7 @@ def _in_use(path: str) -> DataDirectoryError:
 
 
 def _random_id() -> str:
-    """Return a new id in Kafka's form, which never begins with a dash: it would look like a command line option."""
+    """Return a new id in Kafka's form. It never begins with a dash, like a command line option."""
     while (text := encode_topic_id(uuid4())).startswith("-"):
         pass
     return text

@@ -1,7 +1,7 @@
 """Data directories that belong to a Kafka node in KRaft mode.
 
-Such a node keeps its topics and their settings in a log of its own, `__cluster_metadata-0`, which this broker does not
-read. Its partitions could be served with guessed settings only, and a guessed retention would delete records.
+Such a node keeps its topics and their settings in the log `__cluster_metadata-0`, which this broker does not read. Its
+partitions could only be served with guessed settings, and a guessed retention would delete records.
 """
 
 from warmlog.broker.log.directory.names import METADATA_TOPIC
@@ -15,7 +15,7 @@ SHOWN_TOPICS = 5
 def refuse_kafka_node(disk: Disk, path: str, metadata_file: str) -> None:
     """Raise DataDirectoryError if a Kafka node has used a directory, and this broker (`metadata_file`) has not.
 
-    The directory is not changed. One that cannot be read is left to the caller's own error.
+    The directory is not changed. If it cannot be read, the caller reports that.
     """
     try:
         entries = list(disk.scan(path))

@@ -18,7 +18,7 @@ RESERVE = ".reserve"
 CLUSTER_STATE = "warmlog-cluster.json"  # of a broker in a cluster; see `broker.clustered`
 RUNS = "warmlog-runs.json"  # see `runs`
 PROBE = ".probe"
-METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node: named like a partition, but not of a topic
+METADATA_TOPIC = "__cluster_metadata"  # the log of a KRaft node, named like a partition but without a topic
 
 _KNOWN_FILES = {
     LOCK_FILE,
@@ -49,7 +49,7 @@ def is_foreign_directory(parsed: PartitionName | None) -> bool:
 
 
 def reason_of(error: OSError, path: str) -> str:
-    """Return why a data directory cannot be used; names the file in it that the error is about."""
+    """Return why a data directory cannot be used, with the file that the error is about."""
     reason = error.strerror or str(error)
     name = error.filename
     if not isinstance(name, str) or not name.startswith(f"{path}/") or not os.access(path, os.R_OK | os.X_OK):

@@ -2,12 +2,12 @@
 
     DIR/recovery-receipt-20261121T101500123Z.json       one per startup and data directory, named by its start time
 
-They lie in the data directory itself: Kafka would take a subdirectory for a partition with an invalid name and refuse
+They are in the data directory itself: Kafka would treat a subdirectory as a partition with an invalid name and refuse
 to start on a data directory that is moved to it.
 
 Invariants:
-1. A receipt is written when recovery is over or startup was aborted (`complete` is false), so it only reports what
-   happened. A missing receipt means nothing: a full disk has none.
+1. A receipt is written when recovery has ended or startup was aborted (`complete` is false), so it only reports what
+   happened. A missing receipt means nothing: on a full disk there is none.
 2. At most KEPT_RECEIPTS are kept; the oldest are removed first.
 """
 

@@ -1,23 +1,22 @@
-"""The runs of a broker by itself, and which of its data directories each one has used: finds older copies.
+"""The runs of a broker by itself and the data directories that they used, to detect older copies.
 
-A run is known by the time of its start. Each data directory has a file of the latest run that used each directory:
+A run is identified by its start time. Each data directory has a file with the latest run that used each directory:
 
     DIR/warmlog-runs.json    {"version": 0, "runs": {"<directory.id>": 1800000000000, ...}}
 
-    a says     b says     at the next startup
+    a has      b has      at the next startup
     a:7 b:7    a:7 b:7    both are the newest
     a:7 b:6    a:6 b:6    b was offline in run 7: nothing is missing
-    a:7 b:7    a:6 b:6    b is a copy from before run 7: what run 7 has written there is missing
+    a:7 b:7    a:6 b:6    b is a copy from before run 7: records that run 7 wrote there are missing
 
-An older copy is served, and its entries stay: every startup reports it, until the newest one is back, or somebody
-accepts the loss (`accepted_loss`), whereupon it counts as the newest.
+An older copy is served, and its entries stay: every startup reports it until the newest one is back, or an operator
 
-Copies of the run that was the latest one are not found, nor is a whole set of directories of one earlier time (a
-restored backup), since nothing contradicts it. A broker in a cluster proves its directories in another way
-(`broker.cluster.history`).
+accepts the loss (`accepted_loss`), after which it counts as the newest.
+Copies from the latest run are not detected, nor is a whole set of directories of one earlier time (a restored backup),
+since nothing contradicts it. A broker in a cluster validates its directories in another way (`broker.cluster.history`).
 
 Invariants:
-1. The files are durable before any log is opened, so that no record is written in a run that they do not have.
+1. The files are durable before any log is opened, so that no record is written in a run that they do not contain.
 2. A directory's own entry is durable before another directory has it: a crash in between makes no directory look old.
 """
 
@@ -101,7 +100,7 @@ def begin_run(directories: DataDirectories, now_ms: int, disk: Disk | None = Non
 
 
 def _each(directories: DataDirectories, work: Callable[[DataDirectory], None]) -> None:
-    """Do it in each live directory; one that fails goes offline."""
+    """Call a function for each live directory; one that fails goes offline."""
     for directory in list(directories.live):
         try:
             work(directory)
@@ -123,7 +122,7 @@ def _latest(runs: Iterable[Runs | None]) -> dict[str, int]:
 
 
 def _older(directory: DataDirectory, known: Runs | None, latest: Mapping[str, int]) -> int | None:
-    """Return the run that a directory is a copy from, None if it is the newest. Without a readable file, it may be."""
+    """Return the run that a directory is a copy from; None if it is, or without a readable file may be, the newest."""
     newest = latest.get(directory.directory_id, NEVER)
     own = newest if known is None else known.runs.get(directory.directory_id, NEVER)
     return own if own < newest else None
@@ -144,7 +143,7 @@ def _report(directory: DataDirectory, own: int, newest: int) -> None:
 
 
 def _report_unclosed(directories: Sequence[DataDirectory], latest: Mapping[str, int]) -> None:
-    """Warn of directories that the clean stop of their run has not closed: they may be copies of a running broker."""
+    """Warn of directories that their run's clean stop has not closed: they may be copies made from a running broker."""
     runs = {directory: latest.get(directory.directory_id, NEVER) for directory in directories}
     last = max(runs.values(), default=NEVER)
     closed = [each for each, run in runs.items() if NEVER < run == last and (each.closed_in or NEVER) >= run]

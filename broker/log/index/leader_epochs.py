@@ -18,7 +18,7 @@ class LeaderEpochs:
     """The epochs of one log. Small enough to be copied for a worker."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        """Begin with (epoch, first offset) pairs as read from a file; later pairs replace those out of order."""
+        """Begin with (epoch, first offset) pairs read from a file; later pairs replace those out of order."""
         self._entries: list[tuple[int, int]] = []
         self.current = 0
         self.changed = False
@@ -29,7 +29,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, first offset), oldest first."""
+        """Pairs of epoch and first offset, oldest first."""
         return tuple(self._entries)
 
     @property
@@ -38,7 +38,7 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else UNDEFINED
 
     def assign(self, epoch: int, first_offset: int) -> None:
-        """Let an epoch begin at an offset, and drop entries with a later epoch or an offset that is not lower."""
+        """Begin an epoch at an offset; drop entries with a later epoch or an offset that is not lower."""
         self.current = max(self.current, epoch)
         entries = self._entries
         if entries and entries[-1][0] == epoch and first_offset >= entries[-1][1]:
@@ -49,7 +49,7 @@ class LeaderEpochs:
         self.changed = True
 
     def lead_without_entry(self, epoch: int) -> None:
-        """Let a leader epoch begin in which the batches have epochs of another cluster, at most this one."""
+        """Begin a leader epoch in which batches have epochs of another cluster, at most this one."""
         self.current = max(self.current, epoch)
 
     def truncate_from_end(self, end_offset: int) -> None:
@@ -68,7 +68,7 @@ class LeaderEpochs:
         self.current = max(self.latest, 0)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop epochs that end at or before the log start offset, and let the one that contains it begin there."""
+        """Drop epochs that end at or before the log start offset; the one that contains it begins there."""
         count = sum(1 for _, first_offset in self._entries if first_offset <= start_offset)
         if count > 1 or (count and self._entries[0][1] < start_offset):
             self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
@@ -82,7 +82,7 @@ class LeaderEpochs:
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch up to the requested one, and the offset at which it ended; UNDEFINED if unknown.
 
-        An epoch before the first known one is taken to end where that one begins.
+        An epoch before the first known one is assumed to end where that one begins.
         """
         if epoch == UNDEFINED or epoch > self.latest:
             return UNDEFINED, UNDEFINED

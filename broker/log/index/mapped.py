@@ -7,9 +7,9 @@ Invariants:
 1. Keys and values increase strictly. It is an error to append to a full index or an entry that does not increase.
 2. Entries are written with pwrite and read through the mapping; Linux keeps the two coherent. The first store through a
    mapping of a fresh sparse file took 22 ms, the first pwrite 14 us.
-3. A search touches nothing at or past `entries`: there is a hole, or the file ends. Until the entries of an existing
-   file are checked, they are read with pread (`stored`, `stored_ends`), because some of them may be a hole: on a full
-   tmpfs a page fault in a hole kills the process.
+3. A search touches nothing at or past `entries`, where there is a hole, or the file ends. Until the entries of an
+   existing file are checked, they are read with pread (`stored`, `stored_ends`), because some of them may be a hole: on
+   a full tmpfs a page fault in a hole kills the process.
 4. A file is trimmed only after `seal()` or `close()` has dropped its mapping, and later mappings cover only the
    entries. Truncated entries are overwritten with zeros instead, so that readers of the old length stay inside the
    file.
@@ -43,7 +43,7 @@ from warmlog.broker.log.io.residency import PageKind
 
 # Entries hold offsets relative to the segment's base as signed 32-bit numbers.
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
-STORED_STEP: Final = 8192  # entries that `stored` reads at once
+STORED_STEP: Final = 8192  # entries per read of `stored`
 
 
 class MappedIndex:
@@ -52,7 +52,7 @@ class MappedIndex:
     entry: ClassVar[Struct]
     key_column: ClassVar[Column]
     value_column: ClassVar[Column]
-    kind: ClassVar[PageKind]  # the label under which its cold pages are counted
+    kind: ClassVar[PageKind]  # the metric label of its cold pages
 
     def __init__(
         self, open_files: OpenFiles, path: str, base_offset: int, *, capacity_size: int, entries: int | None = None
@@ -91,14 +91,14 @@ class MappedIndex:
 
     @property
     def entries(self) -> int:
-        """Number of entries. Raises IndexCorruptError if there is no file."""
+        """The number of entries. Raises IndexCorruptError if there is no file."""
         if self._known_entries is None:
             self._known_entries = self.file_size() // self.stride
         return self._known_entries
 
     @property
     def known_entries(self) -> int | None:
-        """Number of entries, or None if the file's size has not been read yet. Memory only."""
+        """The number of entries; None if the file's size was not read yet. Memory only."""
         return self._known_entries
 
     @property
@@ -299,7 +299,7 @@ class MappedIndex:
         self._known_entries = count
 
     def trust_entries_of(self, other: "MappedIndex") -> None:
-        """Take the number of entries from another index object over the same file. Memory only."""
+        """Copy the number of entries from another index object of the same file. Memory only."""
         self._known_entries = other.known_entries
 
     def set_capacity(self, capacity_size: int) -> None:

@@ -1,8 +1,8 @@
-"""The transaction index (`.txnindex`): the aborted transactions whose markers lie in a segment.
+"""The transaction index (`.txnindex`): the aborted transactions whose markers are in a segment.
 
 Entries are in the order of their markers, so their last offsets increase. Most segments have no entries and no file.
-The file is not mapped: a fetch reads the few entries of its range, and the last block of entries that was read is kept,
-since the next fetch of a reader most often needs the same.
+The file is not mapped: a fetch reads the few entries of its range, and the block of entries read last is kept, since
+the next fetch of a reader usually needs the same one.
 
     | at | bytes | field                                                            |
     |----|-------|------------------------------------------------------------------|
@@ -161,7 +161,7 @@ class TransactionIndex:
     def append(self, transactions: Sequence[AbortedTransaction], *, is_new: bool) -> bool:
         """Add entries at the end, or none of them, and return whether the file may be new. Raises OSError.
 
-        `is_new`: the segment has no transaction index, so what a file of this name holds is left from another one.
+        `is_new`: the segment has no transaction index, so the content of an existing file belongs to another segment.
         Nothing is synced.
         """
         disk, data = self._open_files.disk, encode_aborted(transactions)

@@ -3,7 +3,7 @@
     <topic>-<partition>                    a partition; the last dash separates them, topics may contain dashes
     <topic>-<partition>.<32 hex>-delete    a partition that is being deleted
                                 -future    a copy that is being moved here
-                                -stray     a partition that is not served here any more, and kept
+                                -stray     a partition that is kept but no longer served here
     <base offset, 20 digits>.<suffix>      a segment's file: log, index, timeindex, txnindex; snapshot: producer state
     ....deleted .cleaned .swap .tmp        such a file while it is removed, written or replaced
 
@@ -67,7 +67,7 @@ def deleted_directory(topic: str, partition: int) -> str:
 
 
 def stray_directory(topic: str, partition: int) -> str:
-    """Return a new name for a directory that is not served, but kept; shortened as that of a deleted one."""
+    """Return a new name for a directory that is kept but not served; shortened as for a deleted one."""
     return _shortened(topic, f"-{partition}.{uuid4().hex}{STRAY_DIRECTORY_SUFFIX}")
 
 

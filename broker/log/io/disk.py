@@ -1,4 +1,4 @@
-"""Every system call that the log makes on files and directories.
+"""All system calls of the log on files and directories.
 
 Nothing else in the log uses `os` for input or output, so tests replace the disk by overriding these methods: to fail
 the nth call, to write short, to lose unsynced data.
@@ -31,9 +31,9 @@ class DirectoryEntry(NamedTuple):
 
 
 class IrregularFileError(OSError):
-    """Something that is no regular file has the name of one: a directory, a FIFO, a socket, a device, a dangling link.
+    """A directory, FIFO, socket, device or dangling link has the name of a regular file.
 
-    It is a user's mistake, and no sign of a failed disk.
+    It is a user's mistake, not a sign of a failed disk.
     """
 
     def __init__(self, path: str) -> None:
@@ -48,8 +48,8 @@ class DiskSpace(NamedTuple):
     is_read_only: bool = False
 
 
-# Errors of a disk or file system that failed, disappeared or became read-only. A full disk is not among them, nor are
-# errors that the process may have caused itself (descriptors, permissions, memory).
+# Errors of a disk or file system that failed, disappeared or became read-only, without those of a full disk and those
+# that the process may have caused itself (descriptors, permissions, memory).
 _DISK_FAILURES = frozenset({
     errno.EIO, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESTALE,
     errno.ESHUTDOWN, errno.EUCLEAN, errno.EREMOTEIO, errno.ENOMEDIUM,
@@ -78,8 +78,8 @@ class Disk:
     def open(self, path: str, flags: int) -> int:
         """Open a file (O_CLOEXEC is added) and return its descriptor; never waits for a FIFO.
 
-        Raises IrregularFileError for most of what is no regular file; the rest is left to `scan` and `size`, because
-        asking costs as much as opening.
+        Raises IrregularFileError for most files that are not regular; the rest is left to `scan` and `size`, because
+        checking costs as much as opening.
         """
         try:
             return os.open(path, flags | _WITHOUT_WAITING, 0o644)
@@ -93,7 +93,7 @@ class Disk:
         os.close(fd)
 
     def size(self, fd: int) -> int:
-        """Return the file's size in bytes. Raises IrregularFileError if it is no regular file."""
+        """Return the file's size in bytes. Raises IrregularFileError if it is not a regular file."""
         stat = os.fstat(fd)
         if not S_ISREG(stat.st_mode):
             raise IrregularFileError(f"descriptor {fd}")

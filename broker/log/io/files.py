@@ -1,4 +1,4 @@
-"""Open files and mappings: opened at first use, evicted least recently used first, kept alive by their users.
+"""Open files and mappings: opened at first use, evicted in LRU order, kept alive by their users.
 
 Invariants:
 1. A kernel resource lives as long as an object refers to it: eviction, close, rename and unlink drop the owner's
@@ -27,7 +27,7 @@ from warmlog.broker.log.io.residency import Residency
 from warmlog.broker.log.io.unreadable import UnreadableBatches
 from warmlog.protocol.records.record import Buffer
 
-DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker passes its own
+DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker passes another value
 
 
 class Descriptor:
@@ -76,7 +76,7 @@ class Descriptor:
         self.write_rest(buffers, position, written)
 
     def write_rest(self, buffers: list[Buffer], position: int, written: int) -> None:
-        """Write what is missing after the first call, which wrote `written` bytes of the buffers."""
+        """Write the rest after the first call, which wrote `written` bytes of the buffers."""
         size = 0
         for buffer in buffers:
             size += len(buffer)
@@ -95,8 +95,8 @@ class Descriptor:
 class FileSlice:
     """`length` bytes of an open file from `position` on, the result of a fetch.
 
-    Encoders use its `len()`, the sender its descriptor. The first `warm_length` bytes were just found to be resident:
-    if they are sent at once, no second check is needed. Otherwise immutable.
+    Encoders use its `len()`, the sender its descriptor. The first `warm_length` bytes have just been checked to be
+    resident: if they are sent immediately, no second check is needed. Otherwise immutable.
     """
 
     __slots__ = ("descriptor", "length", "position", "warm_length")
@@ -162,10 +162,10 @@ class OpenFiles:
         try:
             self._resources.move_to_end(resource)
         except KeyError:
-            return  # evicted meanwhile; its user keeps it alive
+            return  # evicted in the meantime; its user keeps it alive
 
     def adopt(self, resource: Resource, held: Descriptor | mmap) -> None:
-        """Give a resource an open descriptor or mapping, and evict the least recently used ones beyond the limit."""
+        """Assign an open descriptor or mapping to a resource; evict the least recently used ones beyond the limit."""
         dropped: list[object] = []  # closed on return, not with the lock held: closing may block
         with self._lock:
             if resource not in self._resources:
@@ -234,7 +234,7 @@ class File:
         self._open_files.remove(self)
 
     def _open(self) -> Descriptor:
-        # Two threads may do this at once: one descriptor is kept, the other lives as long as its user.
+        # Two threads may do this concurrently: one descriptor is kept, the other lives as long as its user.
         disk = self._open_files.disk
         descriptor = Descriptor(disk, open_either(disk, self.path, self.other_path, self._flags))
         if self._open_files.residency.is_on:

@@ -12,7 +12,7 @@ Invariants:
 2. The residency of a page is recorded before it is first read, and the record stays: a page that was missing counts as
    cold, however often it is read afterwards.
 3. `restore` evicts the pages that were missing before, so that a second run reports the same. Pages that others have
-   mapped or written meanwhile stay.
+   mapped or written in the meantime stay.
 4. For one thread, which may block.
 """
 
@@ -31,7 +31,7 @@ MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class UnknownResidencyError(Exception):
-    """No method reports the residency of a file; `str()` tells why, in one line."""
+    """No method reports the residency of a file; `str()` is the reason, in one line."""
 
 
 class ResidencyQuery(Protocol):
@@ -105,7 +105,7 @@ def _tried(query: ResidencyQuery, fd: int, size: int) -> tuple[int | None, str]:
 
 
 def _may_query(fd: int) -> bool:
-    """Whether mincore reports the true residency of a file: to hide its use, it does so only to owners and writers."""
+    """Whether mincore reports the true residency of a file, which it does only for owners and writers."""
     is_owner = os.geteuid() in {0, os.fstat(fd).st_uid}
     return is_owner or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 

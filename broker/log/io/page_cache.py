@@ -197,8 +197,8 @@ class UntrueAnswerError(Exception):
 def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[..., int] | None = None) -> Method:
     """Return the method to use: with "auto" the first whose answers are correct in all of these directories.
 
-    A configured method with wrong answers is not used either: a gate that is wrong is worse than none. The choice and
-    its reason are logged. Blocking.
+    A configured method with wrong answers is not used either: a wrong gate is worse than none. The choice and its
+    reason are logged. Blocking.
     """
     if wanted == "off":
         logger.warning("residency gate: off (warmlog.gate); a cold read blocks the event loop")
@@ -211,7 +211,7 @@ def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[
         if _is_correct(method, paths):
             logger.info("residency gate: %s", method.name)
             return method
-    logger.warning("residency gate: off, since no method gives true answers here; a cold read blocks the event loop")
+    logger.warning("residency gate: off, because no method gives true answers here; a cold read blocks the event loop")
     return Off()
 
 

@@ -7,7 +7,7 @@ Invariants:
 1. In the thread that must not wait (`gated`), a missing range raises ColdReadError, whose `job` a worker runs before
    the operation is retried. Other threads read missing ranges with pread, which releases the GIL and turns an I/O error
    into an exception: a fault inside a mapping does neither, and an I/O error there kills the process.
-2. Ranges that any thread reads here are registered meanwhile, rounded to whole pages.
+2. Ranges are registered while any thread reads them here, rounded to whole pages.
 """
 
 import errno
@@ -27,7 +27,7 @@ AHEAD_BYTES = (1 << 20) + (64 << 10)  # the range queried with a header: the sli
 
 
 class OpenFile(Protocol):
-    """The part of `files.Descriptor` that is used here."""
+    """The part of `files.Descriptor` used here."""
 
     fd: int
 
@@ -47,7 +47,7 @@ class OpenFile(Protocol):
 class ColdReadError(Exception):
     """A range is not resident, and this thread must not wait. Not a failure: a worker runs `job`, which reads it.
 
-    `descriptor`, `position` and `length` are the range that is read meanwhile and must not be touched.
+    `descriptor`, `position` and `length` are the range being read, which must not be touched.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ def _nothing_busy(descriptor: OpenFile, position: int, length: int) -> bool:
     return False
 
 
-Seen: TypeAlias = tuple[OpenFile, int, int, float]  # file, start, end, till when
+Seen: TypeAlias = tuple[OpenFile, int, int, float]  # file, start, end, expiry
 
 
 class Residency:
@@ -85,12 +85,12 @@ class Residency:
     def __init__(
         self, *, method: Method | None = None, busy: Callable[[OpenFile, int, int], bool] = _nothing_busy
     ) -> None:
-        """`busy` tells whether a part of a range is being read now."""
+        """`busy` returns whether a part of a range is being read."""
         self.cold_pages: dict[PageKind, int] = {"index": 0, "time_index": 0, "log": 0}
         self.busy = busy
         self.method = method or Off()
         self._gated_thread = 0
-        self._seen: Seen | None = None  # just found to be resident
+        self._seen: Seen | None = None  # ranges just checked to be resident
         self._own_reads: list[tuple[tuple[int, int], int, int]] = []  # reads of `need`: file, start, end
 
     @property
@@ -174,7 +174,7 @@ class Residency:
         return True
 
     def _has_seen(self, seen: Seen, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether a range was just found to be resident. The answer is used once, for the slice that follows."""
+        """Whether a range was just checked to be resident. The answer is used once, for the slice that follows."""
         file, start, end, until = seen
         self._seen = None
         return file is descriptor and start <= position and position + length <= end and perf_counter() < until
@@ -188,7 +188,7 @@ class Residency:
         return self.busy(descriptor, position, length)
 
     def _read(self, descriptor: OpenFile, position: int, length: int) -> None:
-        """Read a range in this thread, registered meanwhile, as its pages count as cached from the start on."""
+        """Read a range in this thread, and register it: its pages count as cached from the beginning of the read."""
         reading = descriptor.identity(), position // PAGESIZE * PAGESIZE, _page_end(position + length)
         self._own_reads.append(reading)
         try:
@@ -210,7 +210,7 @@ class GatedFile:
         self._residency = residency
         self._descriptor = descriptor
         self._passing = passing
-        self._known_end = 0  # end of the range found to be resident: a scan only moves forward
+        self._known_end = 0  # end of the range known to be resident: a scan only moves forward
 
     def pread(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes at a position, which never decreases. Raises OSError, ColdReadError."""

@@ -1,8 +1,8 @@
-"""Writes to several files that a thread shares with the event loop.
+"""Writes to many files, shared between the event loop and a thread.
 
-A quarter of what a small append costs is the kernel's part of its write. Where a turn writes many files, that can run
-on another core, without the GIL (`_io_threads`), while the loop prepares the next writes and commits the ones that
-are done. The loop alone writes few files: waking a thread would cost more.
+A quarter of the cost of a small append is the kernel's part of its write. If a turn writes many files, that part can
+run on another core, without the GIL (`_io_threads`), while the loop prepares the next writes and commits finished ones.
+A few files are written by the loop alone: waking a thread would cost more.
 """
 
 import os
@@ -18,11 +18,11 @@ from warmlog.protocol.records.record import Buffer
 if TYPE_CHECKING:
     from warmlog.broker._io_threads import WriteThread
 
-MIN_FILES = 12  # of a turn
-MIN_FILES_PER_CONNECTION = 2  # fewer: the thread that sends the replies keeps the other core busy
-BY_THE_LOOP = -1  # instead of a number of the thread's
+MIN_FILES = 12  # files of a turn
+MIN_FILES_PER_CONNECTION = 2  # with fewer connections, the thread that sends replies keeps the other core busy
+BY_THE_LOOP = -1  # in place of a number of the thread's
 
-thread_class: "type[WriteThread] | None" = None  # if it is compiled
+thread_class: "type[WriteThread] | None" = None  # only if it is compiled
 if compiled:
     with suppress(ImportError):
         from warmlog.broker._io_threads import WriteThread as thread_class  # noqa: N813
@@ -51,12 +51,12 @@ class SharedWrites:
         self._is_open = False
 
     def open(self, files: int, connections: int = 0) -> None:
-        """Share the writes that begin from now on, if so many files for so many connections are worth it."""
+        """Share writes that begin from now on, if the numbers of files and connections make it worthwhile."""
         is_worth_it = files >= MIN_FILES and files >= MIN_FILES_PER_CONNECTION * connections
         self._is_open = is_worth_it and start is not None
 
     def close(self) -> None:
-        """Share no more writes."""
+        """Stop sharing writes."""
         self._is_open = False
 
     def begin(self, file: Descriptor, buffers: list[Buffer], position: int) -> FileWrite:
@@ -64,7 +64,7 @@ class SharedWrites:
         number = BY_THE_LOOP
         if self._is_open and type(file.disk) is Disk:
             if self._worker is None:
-                assert start is not None, "it is not open without"
+                assert start is not None, "only open if the thread's module is compiled"
                 self._worker = start()
             number = self._worker.put(file.fd, buffers, position)
         return FileWrite(file, buffers, position, number)

@@ -46,7 +46,7 @@ def survey_pages(path: str | os.PathLike[str], max_cells: int) -> PageSurvey | N
 
 
 def data_end(descriptor: int) -> int:
-    """Return where the last block that is not a hole ends; the size of the file if the file system does not tell."""
+    """Return the end of the last block that is not a hole; the file's size if the file system does not report it."""
     end = 0
     while True:
         try:

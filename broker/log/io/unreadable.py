@@ -1,7 +1,7 @@
 """Count and log stored batches whose records cannot be read.
 
-Kafka and other brokers store blocks that no decoder here can read, or records that break the format. Their CRC matches:
-it is what the producer sent. Each reader continues without the records of such a batch; this is where it says so.
+Kafka and other brokers store blocks that no decoder here can read, or records that violate the format. Their CRC
+matches: it is the producer's. Each reader continues without the records of such a batch, and reports it here.
 """
 
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 BatchReader: TypeAlias = Literal["time_lookup", "compaction", "coordinator"]
 
-# What a reader does without the records, for the log.
+# How a reader continues without the records, for the log line.
 INSTEAD: dict[BatchReader, str] = {
     "time_lookup": "finding it by the timestamps of its header",
     "compaction": "keeping it as it is",

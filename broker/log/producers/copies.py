@@ -1,7 +1,7 @@
-"""Batches that are copied from another log: what is checked of them, and what follows from them for producers.
+"""Batches copied from another log: their checks, and their effects on producers.
 
-Copies keep their offsets and leader epochs, and may leave gaps, where the source was compacted. Their producers are not
-validated: the source's leader has done that, and a follower that refused a batch, or forgot its producer, would accept
+Copies keep their offsets and leader epochs, and may leave gaps where the source was compacted. Their producers are not
+validated: the source's leader has done that, and a follower that refused a batch, or dropped its producer, would accept
 duplicates once it leads.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.appendAsFollower.

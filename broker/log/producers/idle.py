@@ -8,7 +8,7 @@ from warmlog.broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, e
 from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
 
 DEFAULT_LIMIT = 500_000
-ENTRIES_PER_PIECE = 1000  # in a snapshot
+ENTRIES_PER_PIECE = 1000  # bytes of an entry in a snapshot
 
 # An idle producer: its snapshot entry, the time since which it is idle (ms), and the timestamp of its last batch; then
 # its earlier batches, oldest first.

@@ -5,12 +5,12 @@ Batches in the log are not validated: any epoch or sequence is accepted.
 Invariants:
 1. Snapshots outside the log are removed first. A damaged one is skipped for the next older one; without any, all
    batches are read. Only after a clean shutdown does a log without snapshots have no producers.
-2. The states where the active segment begins are written to a snapshot, if its roll left none, so that a start reads no
-   older segment for them. One at the log end is written only if it loses nothing: a snapshot has the last batch of each
-   producer, while one that was not answered before a kill repeats up to five.
+2. The states at the beginning of the active segment are written to a snapshot if its roll left none, so that a start
+   need not read older segments. A snapshot at the log end is written only if it loses nothing: it has the last batch of
+   each producer, while a producer without answers before a kill repeats up to five.
 3. Batches from before the snapshot are taken from the scans, and from the states known `before`.
-4. Batches below the log start count as long as their bytes are there: a producer may repeat one after its records were
-   deleted. Kafka reads from the log start on, and stores it twice.
+4. Batches below the log start count while their bytes exist: a producer may repeat one after its records were deleted.
+   Kafka reads from the log start on, and stores it twice.
 
 Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, ProducerStateManager.truncateAndReload.
 """

@@ -115,7 +115,7 @@ class ProducerSnapshots:
     __slots__ = ("_directory", "_disk", "_taken", "offsets", "removed")
 
     def __init__(self, disk: Disk, directory: str, offsets: Iterable[int] = ()) -> None:
-        """Begin with the offsets of snapshots that were found."""
+        """Begin with the offsets of existing snapshots."""
         self._disk = disk
         self._directory = directory
         self._taken: deque[tuple[int, Entries]] = deque()

@@ -42,7 +42,7 @@ class IndexRepair:
                 return work()
             except IndexCorruptError as error:
                 if self._segments().get(error.base_offset) not in seen:
-                    continue  # the segment was replaced meanwhile
+                    continue  # the segment was replaced in the meantime
                 if error.base_offset in rebuilt or error.base_offset == self._segments().active.base_offset:
                     raise
                 rebuilt.add(error.base_offset)

@@ -3,19 +3,19 @@
 Leftovers are files that a crash caught between two names: deleted segments, unfinished compactions, temporary files,
 and index files whose log file was renamed as deleted, or never became part of the log.
 
-Below the recovery point, all names are on the disk, so that any other index file without a log file shows that the log
-file was lost. The log is not opened then, and nothing is removed, until the file is back or somebody accepts the loss
+Below the recovery point, all names are on the disk, so any other index file without a log file shows that the log file
+was lost. Then the log is not opened, and nothing is removed, until the file is back or an operator accepts the loss
 (`accepted_loss`):
 
     log file        index at 0, next log file at 880
     log start       0             below 880, if records were deleted
-    recovery point  1000          0 to 879 are lost. With 500: 0 to 499. With 0: as far as is known, they never were
+    recovery point  1000          0 to 879 are lost. With 500: 0 to 499. With 0: they may never have existed
 
-A segment of which no file is left cannot be missed. A sealed segment whose log file is empty has lost its records, too,
-if one of its indexes has entries, or if it is known that the next segment began at its end (`contiguity`). Compaction
+A lost segment without any file cannot be detected. A sealed segment with an empty log file has also lost its records if
+one of its indexes has entries, or if the next segment is known to have begun at its end (`contiguity`). Compaction
 leaves empty ones without either.
 
-Nothing is opened either if something else than a file has the name of one: a directory, a FIFO, a link to nothing.
+Nothing is opened either if something other than a file has the name of one: a directory, a FIFO, a dangling link.
 """
 
 import os
@@ -60,11 +60,11 @@ class Listing(NamedTuple):
     segments: list[Segment]
     snapshots: list[int]
     is_new: bool  # the directory did not exist
-    accepts_loss: bool  # it has the file by which an operator accepts that records are lost
+    accepts_loss: bool  # it has the file with which an operator accepts a loss of records
 
 
 def list_directory(context: LogContext, findings: Findings, *, recovery_point: int, log_start_offset: int) -> Listing:
-    """Return what a log's directory holds, creating it if it is missing and removing leftovers.
+    """Return the contents of a log's directory; create it if it is missing, and remove leftovers.
 
     Raises MissingFilesError if a log file was lost that held records past `log_start_offset`, and OSError.
     """
@@ -115,7 +115,7 @@ def list_directory(context: LogContext, findings: Findings, *, recovery_point: i
 
 
 def _refuse_irregular(directory: str, entries: Sequence[DirectoryEntry]) -> None:
-    """Raise IrregularFileError if something that is no regular file has the name of a log's file."""
+    """Raise IrregularFileError if something other than a regular file has the name of a log's file."""
     for entry in entries:
         if (entry.is_directory or entry.is_other) and (
             entry.name in _SMALL_FILES or base_offset_of(entry.name) is not None

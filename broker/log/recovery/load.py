@@ -13,10 +13,10 @@ found transactions or a transaction index, which may have zeros, the transaction
 rebuilt, too (`rebuild_transactions`).
 
 Invariants:
-1. Checkpoints are hints, clamped to what the log holds. But after an unclean stop, a log that ends before its start
+1. Checkpoints are hints, limited to the offsets of the log. But after an unclean stop, a log that ends before its start
    offset has lost its end and restarts at that offset: deleted offsets are not assigned again. After a clean stop such
    a log was replaced by other files, and all of these are kept. A log that ends before its recovery point has lost
-   records that were flushed, and is not opened until they are restored or the loss is accepted.
+   flushed records, and is not opened until they are restored or the loss is accepted.
 2. Nothing below the recovery point's index entry is rewritten.
 3. A crash during recovery leaves a directory that the next recovery can open: logs are cut from the end, and whatever
    is rebuilt is rebuilt from the log.
@@ -138,7 +138,7 @@ class _Loader:
             recovery_point = self._segments[-1].base_offset if clean else max(0, recovery_point)
             tail = self._activate(*unclean.recover(recovery_point, flushed))
         if self.accepts_loss or (clean and checkpointed != tail.next_offset):
-            self._contiguity.forget()  # a clean stop leaves both equal: other files were put here since
+            self._contiguity.forget()  # a clean stop leaves both equal: files were replaced since
         if self.accepts_loss and known_end is not None and known_end > tail.next_offset:
             tail, was_sound, recovery_point = self._skip_to(known_end), False, known_end
         if log_start_offset > tail.next_offset and clean:
@@ -182,7 +182,7 @@ class _Loader:
         return log_start_offset
 
     def _skip_to(self, offset: int) -> Tail:
-        """End the log with an empty segment at an offset: those of lost records are not assigned again."""
+        """End the log with an empty segment at an offset, so that offsets of lost records are not assigned again."""
         context, last = self._context, self._segments[-1]
         tail = context.new_tail(offset)
         fresh = Segment.create(context.files, context.directory, tail, context.config)
@@ -221,7 +221,7 @@ class _Loader:
         )
 
     def _epochs(self, end: int, *, recovered: bool) -> LeaderEpochs:
-        """Return the leader epochs of the checkpoint that lie within the log, and those of scanned batches.
+        """Return the checkpoint's leader epochs within the log, and those of scanned batches.
 
         `current` is the largest in the checkpoint, even if it has no records. `recovered`: after an unclean stop the
         checkpoint may lack the epochs of the last batches.

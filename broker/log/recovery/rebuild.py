@@ -208,7 +208,7 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
 
 
 def indexed_end(segment: Segment) -> int:
-    """Return the offset after the last entry of a segment's offset index, whatever is left of its log. Raises OSError.
+    """Return the offset after the last entry of a segment's offset index, whatever remains of its log. Raises OSError.
 
     Only for recovery: it discards how many entries are kept.
     """

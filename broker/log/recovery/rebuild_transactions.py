@@ -4,8 +4,8 @@ After an unclean stop, the indexes of segments past the recovery point are rebui
 Entries below the recovery point were synced with their log and are kept; transactions that were open there are known
 from a producer snapshot. `log repair` rebuilds the indexes of a whole log.
 
-Transactions without any batch left, because the log start offset moved or compaction removed them, get no entry: a
-reader has nothing of them to skip.
+Transactions without remaining batches, because the log start offset moved or compaction removed them, get no entry:
+readers have nothing to skip.
 
 Source: org.apache.kafka.storage.internals.log.LogSegment.recover, ProducerStateManager.completeTxn.
 """
@@ -137,7 +137,7 @@ class _Transactions:
         }
 
     def first_offset(self) -> int:
-        """Return where the oldest open transaction begins, MAX_INT64 without any."""
+        """Return the first offset of the oldest open transaction; MAX_INT64 without one."""
         return min(self._open.values(), default=MAX_INT64)
 
     def aborted_in(self, segment: Segment, batches: Batches) -> list[AbortedTransaction]:

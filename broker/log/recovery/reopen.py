@@ -1,4 +1,4 @@
-"""Rebuild the end of a failed log in place, by copying the segments that a failed sync or write left in doubt.
+"""Rebuild the end of a failed log in place, by copying the segments whose state a failed sync or write left uncertain.
 
     loop    the log has failed: no append is planned, and nothing else changes its segments
     worker  `make`: copies each segment in doubt to <base>.log.cleaned, verifies batches from the recovery point on,
@@ -66,8 +66,8 @@ class FailedLog(NamedTuple):
 class Reopened(NamedTuple):
     """A log whose end was rebuilt: its segments, its tail, and the segments that were replaced.
 
-    `reason` tells why the log was cut, None if it was not. `producers` is None unless the log was cut: the producer
-    states are unchanged.
+    `reason`: why the log was cut; None if it was not. `producers` is None unless the log was cut: otherwise the
+    producer states are unchanged.
     """
 
     segments: Sequence[Segment]

@@ -1,4 +1,4 @@
-"""Replace old segments by a compacted one, so that the log is complete at every moment, across crashes, too.
+"""Replace old segments by a compacted one, so that the log is complete at every moment, even across crashes.
 
     0  worker  <base>.log.cleaned and its indexes    written and synced by compaction; startup removes them
     1  worker  .cleaned -> .swap, directory synced   once all are renamed, startup finishes the swap

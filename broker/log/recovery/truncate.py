@@ -26,7 +26,7 @@ from warmlog.broker.log.segments.tail import Tail
 def cut_segments(context: LogContext, segments: Segments, offset: int, contiguity: Contiguity) -> tuple[Segments, Tail]:
     """Remove every batch with a record at or past `offset`; return the segments left and their end. Raises OSError.
 
-    If `offset` lies before the first segment, the log restarts there with an empty segment.
+    If `offset` is before the first segment, the log restarts there with an empty segment.
     """
     holder = segments.floor(offset)
     contiguity.include(offset if holder is None else holder.base_offset)

@@ -2,8 +2,8 @@
 
 The scan begins in the segment that holds the recovery point, at the last index entry below it. CRCs are verified and
 both indexes are rebuilt. An index is kept up to the recovery point as long as it increases strictly and its last entry
-matches the log. Segments after the first bad byte are removed. But if records below the recovery point would go, too,
-nothing is changed: they were flushed, so files were damaged or lost, and may still be restored.
+matches the log. Segments after the first bad byte are removed. But if records below the recovery point would be
+removed, nothing is changed: they were flushed, so files were damaged or lost, and may still be restored.
 
 Source: org.apache.kafka.storage.internals.log.LogLoader.
 """
@@ -71,7 +71,7 @@ class UncleanRecovery:
     def start_over(self, log_start_offset: int) -> Tail:
         """Restart the log as one empty segment at a start offset past its end. Raises OSError.
 
-        Every record that is left was deleted before, and none of the offsets in between is assigned a second time.
+        Every remaining record was already deleted, and none of the offsets in between is assigned a second time.
         Source: LogLoader.recoverLog.
         """
         findings = self._findings

@@ -10,7 +10,7 @@ from warmlog.broker.log.segments.segment_map import Segments
 class LogBounds(NamedTuple):
     """A log's offsets. `cleanable_end` is the lower of its last stable offset and its recovery point.
 
-    Take them before the segments: a segment that is rolled in between lies past all of them.
+    Read them before the segments: a segment that is rolled in between is past all of them.
     """
 
     log_start_offset: int

@@ -37,7 +37,7 @@ from warmlog.broker.log.retention.log_view import LogView
 from warmlog.broker.log.retention.rules import Candidate, RemovalReason, removal_reasons
 from warmlog.broker.log.segments.segment import Segment
 
-DROP_BYTES = 4 << 20  # evicted at a time, in 0.3 ms
+DROP_BYTES = 4 << 20  # bytes evicted per step, in 0.3 ms
 
 
 class Removable(NamedTuple):
@@ -84,7 +84,7 @@ def _end_of(segment: Segment, log_end_offset: int) -> int:
 
 
 class _Ages:
-    """Tells which segments are older than `retention_ms`."""
+    """Decides which segments are older than `retention_ms`."""
 
     def __init__(self, segments: Sequence[Segment], now_ms: int, retention_ms: int) -> None:
         self._segments = segments
@@ -104,7 +104,7 @@ class _Ages:
         later = segment.later_timestamp(timestamp, anywhere=is_fresh)
         if later is not None and segment.next_base_offset is not None:
             raise IndexCorruptError(segment.base_offset, f"its largest time is {timestamp}, but there is {later}")
-        return later is None  # otherwise the active segment was appended to meanwhile
+        return later is None  # otherwise the active segment has grown in the meantime
 
 
 def _drop_from_memory(disk: Disk, path: str) -> None:
@@ -130,7 +130,7 @@ class OldSegments:
     def __init__(self, view: Callable[[], LogView], indexes: IndexRepair) -> None:
         self._view = view
         self._indexes = indexes
-        self._still_named: int | None = None  # base of the oldest one taken out whose files may not be renamed yet
+        self._still_named: int | None = None  # oldest base offset taken out but perhaps not renamed yet
 
     @property
     def first_base_offset(self) -> int:

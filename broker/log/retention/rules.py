@@ -4,7 +4,7 @@ A pure decision: `is_expired` is called for the oldest segments first and no fur
 costs an index lookup.
 
 Invariants:
-1. Segments are removed from the oldest on; all segments after one that stays, stay, too.
+1. Segments are removed from the oldest on; all segments after one that stays also stay.
 2. Nothing at or past the high watermark is removed, and no empty active segment.
 3. A log whose cleanup policy does not include `delete` loses only the segments before its start offset.
 
@@ -44,7 +44,7 @@ def removal_reasons(
 ) -> list[RemovalReason]:
     """Return a reason for each segment to remove, oldest first; `candidates` are all of the log's.
 
-    `is_expired` tells whether the segment in a slot is older than `retention.ms`.
+    `is_expired` returns whether the segment in a slot is older than `retention.ms`.
     """
     most = _count(candidates, lambda slot: _may_go(candidates[slot], high_watermark))
     before = _count(candidates[:most], lambda slot: _lies_before(candidates[slot], log_start_offset))

@@ -69,7 +69,7 @@ class RecentBatches:
             self.clear()
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all positions."""
         self.last_offsets, self.positions = [], []
 
     def copy(self) -> "RecentBatches":
@@ -113,10 +113,10 @@ class Segment(SegmentFiles):
         )
         self._checked_offsets = self._checked_times = False
         self._largest_timestamp: int | None = None
-        self._lost_from = MAX_INT64  # the first offset of records that it has lost at its end
+        self._lost_from = MAX_INT64  # the first offset of records lost at its end
         self.contiguous_from: Callable[[], int | None] | None = None  # see `recovery.contiguity`
         self.tail: Tail | None = None
-        self.cuts = 0  # how often it was truncated: what was copied before is of no use then
+        self.cuts = 0  # number of truncations, which invalidate earlier copies
         self.recent = RecentBatches()
 
     def snapshot(self, open_files: OpenFiles) -> "Segment":
@@ -147,7 +147,7 @@ class Segment(SegmentFiles):
     def relocated(self, directory: str) -> "Segment":
         """Return the segment in another directory that has durable copies of all its files. For a worker.
 
-        The active segment must not be written to meanwhile; `activate` it on the event loop and copy `recent`.
+        The active segment must not be written to during this; `activate` it on the event loop and copy `recent`.
         """
         other = Segment(
             self.open_files,
@@ -238,7 +238,7 @@ class Segment(SegmentFiles):
         return self.offset_index
 
     def _find_lost_end(self) -> None:
-        """Find out whether the log file was cut: in a batch, or between two while it is known where it ended."""
+        """Detect whether the log file was cut: inside a batch, or between batches if its original end is known."""
         end, position = end_of_records(self)
         following = self.end_of_offsets
         is_lost = position < self.size

@@ -70,15 +70,15 @@ class SegmentFiles:
         self.next_base_offset = next_base_offset
         self.size = size
         self.index_interval_bytes = index_interval_bytes
-        self.extra_suffix = ""  # of all files, while a segment is being swapped in or removed
+        self.extra_suffix = ""  # suffix of all files while a segment is being swapped in or removed
         self.synced = False
-        self.removed = False  # from the log, so that its files may be missing
+        self.removed = False  # removed from the log, so its files may be missing
         self.reader = File(open_files, self.path(LOG_SUFFIX), writable=False)
         self.writer: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
-        self.may_have_aborted = True  # False: there is no transaction index
+        self.may_have_aborted = True  # False if there is no transaction index
         self._indexes_synced_size = 0  # size of the log when its indexes were last synced
 
     # -- names ---------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class SegmentFiles:
         return is_created
 
     def doubt_indexes(self) -> None:
-        """Let the next `sync` include the index files, even if they were not changed through these objects."""
+        """Make the next `sync` include the index files, even if they were not changed through these objects."""
         self.offset_index.doubt()
         self.time_index.doubt()
         self._indexes_synced_size = -INDEXES_SYNCED_BYTES

@@ -87,7 +87,7 @@ class Tail:
         """Start at the beginning of an empty segment."""
         self.base_offset = base_offset
         self.created_ms = created_ms
-        self.jitter_ms = jitter_ms  # it rolls this much before `segment.ms`
+        self.jitter_ms = jitter_ms  # time by which it rolls before `segment.ms`
         self.size = 0
         self.next_offset = base_offset
         self.first_timestamp = NO_TIMESTAMP  # largest timestamp of the first batch
@@ -159,7 +159,7 @@ class Tail:
         return IndexEntries(offset_entry, self.last_time_entry() if is_timed else b"")
 
     def last_time_entry(self) -> bytes:
-        """Encode and count an entry for the largest timestamp; return b"" if the time index has it already."""
+        """Encode and count an entry for the largest timestamp; return b"" if the time index already has it."""
         if self.max_timestamp <= self.indexed_timestamp:
             return b""
         self.time_entries += 1

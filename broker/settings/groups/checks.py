@@ -1,6 +1,6 @@
 """Settings of consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071).
 
-They are of the broker, or of a group of its own.
+Each is a setting of the broker, or of a single group.
 
 Those about deliveries of records are in `share/`.
 
@@ -24,7 +24,7 @@ _MOST_REPLICAS: Final = "group.streams.max.standby.replicas"
 _RACK_TAGS: Final = "streams.rack.aware.assignment.tags"
 _STREAMS_ASSIGNOR: Final = "streams.assignor.name"
 _TIMES: Final = ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
-#: What a group may have of its own.
+#: Settings that a group may have of its own.
 OWN: Final = (
     OF_DELIVERIES
     | {f"{kind}.{time}" for kind in _KINDS for time in _TIMES}
@@ -33,7 +33,7 @@ OWN: Final = (
 
 
 def check_groups(settings: Settings) -> None:
-    """Raise SettingError for settings of groups that conflict with each other."""
+    """Raise SettingError for conflicting settings of groups."""
     for kind in _KINDS:
         for time in _TIMES:
             check_bounds(f"group.{kind}.{time}", of_broker(settings, f"{kind}.{time}"), settings, f"{kind}.{time}")
@@ -100,26 +100,26 @@ TEXTS: Final[Mapping[str, str]] = {
     "group.consumer.assignment.interval.ms": "Shortest time between two assignments that are computed for a group of"
     " the consumer protocol.",
     "group.consumer.assignors": "Assignors that groups of the consumer protocol may use, separated by commas: uniform"
-    " and range. The first is used where members name none.",
+    " and range. The first is used if members request none.",
     "group.consumer.heartbeat.interval.ms": "How often members of the consumer protocol send heartbeats.",
-    "group.consumer.max.assignment.interval.ms": "Longest interval of assignments that a group may be given.",
-    "group.consumer.max.heartbeat.interval.ms": "Longest heartbeat interval that a group may be given.",
+    "group.consumer.max.assignment.interval.ms": "Largest value of a group's consumer.assignment.interval.ms.",
+    "group.consumer.max.heartbeat.interval.ms": "Largest value of a group's consumer.heartbeat.interval.ms.",
     "group.consumer.max.session.timeout.ms": "Longest session timeout that a group of the consumer protocol may be"
     " given.",
     "group.consumer.max.size": "Maximum number of members of a group of the consumer protocol.",
     "group.consumer.migration.policy": "Whether a group with members may change its protocol: upgrade (to the consumer"
     " protocol), downgrade (to the classic protocol), bidirectional, or disabled.",
-    "group.consumer.min.assignment.interval.ms": "Shortest interval of assignments that a group may be given.",
-    "group.consumer.min.heartbeat.interval.ms": "Shortest heartbeat interval that a group may be given.",
+    "group.consumer.min.assignment.interval.ms": "Smallest value of a group's consumer.assignment.interval.ms.",
+    "group.consumer.min.heartbeat.interval.ms": "Smallest value of a group's consumer.heartbeat.interval.ms.",
     "group.consumer.min.session.timeout.ms": "Shortest session timeout that a group of the consumer protocol may be"
     " given.",
     "group.consumer.regex.refresh.interval.ms": "How often the topics of a subscription by regular expression are"
     " looked up, if no topic is created or deleted.",
     "group.consumer.session.timeout.ms": "How long a member of the consumer protocol may be silent before it is removed"
     " from its group.",
-    "group.share.assignment.interval.ms": "Shortest time between two assignments that are computed for a share group.",
+    "group.share.assignment.interval.ms": "Minimum interval between two computed assignments of a share group.",
     "group.share.assignors": "Assignor of share groups: simple.",
-    "group.share.delivery.count.limit": "How often a record is delivered to a share group at most.",
+    "group.share.delivery.count.limit": "Maximum number of deliveries of a record to a share group.",
     "group.share.max.delivery.count.limit": "Largest limit of deliveries that a share group may be given.",
     "group.share.max.partition.max.record.locks": "Largest number of record locks that a share group may be given.",
     "group.share.max.record.lock.duration.ms": "Longest duration of record locks that a share group may be given.",

@@ -1,4 +1,4 @@
-"""Settings of share groups: what the broker's and a group's own say about deliveries of records.
+"""Settings of deliveries to share groups: the broker's, and a group's own.
 
 Source: org.apache.kafka.coordinator.group.modern.share.ShareGroupConfig, ShareGroupConfigProvider,
 org.apache.kafka.coordinator.group.GroupConfig, ShareGroupAutoOffsetResetStrategy.
@@ -37,7 +37,7 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
 class ShareRules(NamedTuple):
-    """How records are delivered to a group.
+    """The rules of deliveries to a group.
 
     `start`: where a group without stored state begins, EARLIEST, LATEST, or a number of ms before now.
     `dead_letter_topic`: empty for none.
@@ -54,7 +54,7 @@ class ShareRules(NamedTuple):
 
 
 def share_rules(settings: Settings, texts: Mapping[str, str]) -> ShareRules:
-    """Return the rules of a group with these settings of its own, which were checked when they were set."""
+    """Return the rules of a group with these settings of its own, which were validated when they were set."""
     max_deliveries, max_locks, lock_ms = (effective(settings, limit, texts) for limit in _LIMITS)
     return ShareRules(
         lock_ms=lock_ms,
@@ -83,7 +83,7 @@ def parse_start(text: str) -> str | int:
 
 
 def check_deliveries(texts: Mapping[str, str], settings: Settings) -> None:
-    """Raise SettingError for settings of a group that Kafka, or this broker's settings, do not allow."""
+    """Raise SettingError for a group's settings that Kafka, or this broker's settings, do not allow."""
     for limit in _LIMITS:
         text = texts.get(limit)
         if text is not None:
@@ -100,6 +100,6 @@ def check_deliveries(texts: Mapping[str, str], settings: Settings) -> None:
 
 
 def check_share_deliveries(settings: Settings) -> None:
-    """Raise SettingError for settings of share groups that conflict with each other."""
+    """Raise SettingError for conflicting settings of share groups."""
     for limit in _LIMITS:
         check_bounds(f"group.{limit}", of_broker(settings, limit), settings, limit)

@@ -12,9 +12,9 @@ from warmlog.broker.settings.types import SettingError
 
 
 def effective(settings: Settings, name: str, texts: Mapping[str, str]) -> int:
-    """Return a number that applies to a group: its own within the broker's bounds, or else the broker's.
+    """Return the number for a group: its own within the broker's bounds, else the broker's.
 
-    `name`: as of the group, such as `consumer.session.timeout.ms`. `texts`: the group's own settings.
+    `name`: the group's setting, such as `consumer.session.timeout.ms`. `texts`: the group's own settings.
     """
     text = texts.get(name)
     if text is None:

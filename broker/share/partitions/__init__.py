@@ -1,5 +1,5 @@
-"""Delivery of one partition to one share group: which record is held by whom, and how often it was delivered.
+"""Delivery of one partition to one share group: the holder of each record, and its number of deliveries.
 
-Start with `state`, an automaton without clock and I/O, whose spans are in `spans`; `deliveries` keeps one for each
-share-partition of which this broker leads the partition, loads it and stores what it decides.
+Start with `state`, an automaton without clock and I/O, whose spans are in `spans`; `delivery` loads one for a
+share-partition on the leader of its partition, and stores its decisions.
 """

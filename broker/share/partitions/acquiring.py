@@ -1,8 +1,8 @@
-"""Choose the records of a share-partition that a member acquires, from the batches that a fetch has read.
+"""Choose the records of a share-partition that a member acquires from the batches that a fetch has read.
 
-Records that were delivered before come first. Records that failed often are isolated, so that one that its members
-cannot process does not take the others along: from half of the allowed deliveries on fewer are delivered together with
-each delivery, and in the last one a record is alone.
+Previously delivered records come first. Records that failed often are isolated, so that one that members cannot process
+does not affect others: from half of the allowed deliveries on, fewer records are delivered together each time, and in
+its last delivery a record is alone.
 
 Source: kafka.server.share.SharePartition (acquire, acquireNewBatchRecords, createBatches, acquireSubsetBatchRecords).
 """
@@ -16,7 +16,7 @@ from warmlog.broker.share.partitions.state import SharePartition
 from warmlog.protocol.kafka.messages.share.fetch import AcquiredRange
 
 MIN_THROTTLED_DELIVERIES = 2
-MAX_RANGES = 1_000  # that a fetch acquires again: 5 ms
+MAX_RANGES = 1_000  # records that a fetch acquires again: 5 ms
 
 
 class ReadBatch(NamedTuple):
@@ -28,7 +28,7 @@ class ReadBatch(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a member asks for. `is_exact`: not a record more than `max_records`, even in the middle of a batch.
+    """A member's request. `is_exact`: never more than `max_records`, even in the middle of a batch.
 
     `batch_size`: records that are best acquired and acknowledged together.
     """
@@ -40,7 +40,7 @@ class Wanted(NamedTuple):
 
 
 class Acquisition:
-    """One acquisition: the limits that apply to it, and what is acquired so far."""
+    """One acquisition: its limits, and the records acquired so far."""
 
     def __init__(self, of: SharePartition, wanted: Wanted, batches: Sequence[ReadBatch], now_s: float) -> None:
         self._of = of
@@ -73,10 +73,10 @@ class Acquisition:
             self._archive_aborted()
         of.trim()
 
-    # -- delivered before --
+    # -- previously delivered --
 
     def _acquire_again(self, first: int, last: int) -> None:
-        """Acquire available records that were delivered before, in ascending order."""
+        """Acquire available records that were already delivered, in ascending order."""
         spans, unit = self._of.spans, None
         for span in spans.within(first, last):
             if not span.is_available:
@@ -90,7 +90,7 @@ class Acquisition:
             end = min(span.last, last, self._end_of(begin))
             self._acquire_span(spans.cut(span, begin, end))
             if len(self.acquired) >= MAX_RANGES:
-                self._left = 0  # the rest with the next fetch
+                self._left = 0  # the next fetch gets the rest
             if self._left <= 0:
                 return
 
@@ -104,7 +104,7 @@ class Acquisition:
         is_last = max_deliveries > MIN_THROTTLED_DELIVERIES and span.deliveries == max_deliveries - 1
         if not self._is_throttled:
             if self.acquired:
-                self._is_throttled = True  # alone, with the next fetch
+                self._is_throttled = True  # the next fetch gets it alone
                 return False
             self._is_throttled = True
             shift = span.deliveries - self._throttled_from + 1
@@ -113,7 +113,7 @@ class Acquisition:
         return is_throttled and not is_last and span.unit == unit
 
     def _end_of(self, first: int) -> int:
-        """Return the last offset to acquire from `first` on: where the limit is, or the end of the batch around it."""
+        """Return the last offset to acquire from `first` on: the limit, or the end of the batch around it."""
         end = first + self._left - 1
         if self._wanted.is_exact or self._is_throttled:
             return end
@@ -194,9 +194,9 @@ def acquire(
 
 
 def reach(of: SharePartition, max_records: int, fetch_offset: int) -> int:
-    """Return the last offset that an acquisition may take, apart from the rest of the batch around it.
+    """Return the last offset that an acquisition may take, without the rest of the batch around it.
 
-    Reading further would be in vain.
+    Reading beyond it would be useless.
     """
     left = max_records
     for span in of.spans.seen_from(fetch_offset):

@@ -1,4 +1,4 @@
-"""What is counted of deliveries, summed over all share-partitions of a broker since it started."""
+"""Counters of deliveries, summed over all share-partitions of a broker since its start."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ class DeliveryCounts:
                 self.redelivered += size
 
     def count_acknowledged(self, ranges: Sequence[AcknowledgedRange], transition: Transition) -> None:
-        """Count acknowledgements that are stored."""
+        """Count stored acknowledgements."""
         for each in ranges:
             if len(each.types) == 1:
                 self.acknowledged[each.types[0]] += each.last_offset - each.first_offset + 1
@@ -52,12 +52,12 @@ class DeliveryCounts:
         self.count_archived(transition)
 
     def count_expired(self, transition: Transition) -> None:
-        """Count records whose locks have run out."""
+        """Count records whose locks have expired."""
         self.expired += sum([each.last_offset - each.first_offset + 1 for each in transition.changes])
         self.count_archived(transition)
 
     def count_archived(self, transition: Transition) -> None:
-        """Count records that are not delivered again although nobody has accepted them."""
+        """Count records that are archived without having been accepted."""
         for each in transition.changes:
             if each.state in _GIVEN_UP:
                 self.archived += each.last_offset - each.first_offset + 1

@@ -1,10 +1,10 @@
-"""One share-partition at the leader of its partition: loading, waiting fetches, locks that run out.
+"""One share-partition on the leader of its partition: loading, waiting fetches, expiring locks.
 
     LOADING ──state read──► ACTIVE ──leader resigns, topic deleted, state fenced, group gone──► CLOSED
        └──state cannot be read──► CLOSED
 
-Fetches that wait are woken one after the other: a fetch that was served, or could not use what there is, wakes the
-next one while there is something left. So a record wakes one of a hundred members, not all.
+Waiting fetches are woken one after the other: a fetch that was served, or could not use the available records, wakes
+the next one while records are left. So a record wakes one of a hundred members, not all.
 
 Source: kafka.server.share.SharePartition (maybeInitialize, writeShareGroupState, releaseAcquisitionLockOnTimeout).
 """
@@ -47,7 +47,7 @@ STORED.outcome = Outcome()
 
 
 def outcome_for_members(outcome: Outcome) -> Outcome:
-    """Return the error that a member gets for one of the share coordinator's."""
+    """Translate an error of the share coordinator for members."""
     error = outcome.error
     if error in _UNAVAILABLE:
         return Outcome(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.message)
@@ -57,7 +57,7 @@ def outcome_for_members(outcome: Outcome) -> Outcome:
 
 
 async def in_steps(steps: Generator[None, None, T]) -> T:
-    """Take all steps, letting other tasks run in between, and return the result."""
+    """Run all steps, with other tasks in between, and return the result."""
     while True:
         try:
             next(steps)
@@ -68,7 +68,7 @@ async def in_steps(steps: Generator[None, None, T]) -> T:
 
 
 class Status(Enum):
-    """The life of a share-partition at a leader."""
+    """The states of a share-partition on a leader."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -76,14 +76,14 @@ class Status(Enum):
 
 
 class WaitingShareFetch(Protocol):
-    """A fetch that waits, as a share-partition sees it."""
+    """A share-partition's view of a waiting fetch."""
 
     def wake(self) -> None:
-        """Note that something may have become available, or has failed."""
+        """Handle that records may have become available, or that the share-partition has failed."""
 
 
 class Environment(Protocol):
-    """What a share-partition needs of the broker."""
+    """The parts of the broker that a share-partition uses."""
 
     persister: SharePersister
     counts: DeliveryCounts
@@ -108,13 +108,13 @@ class Environment(Protocol):
         """Whether this broker leads the partition, in the same leader epoch."""
 
     def settled(self, delivery: "Delivery") -> None:
-        """Note that records were given back or acknowledged: the share-partition may be idle."""
+        """Handle that records were returned or acknowledged, so that the share-partition may be idle."""
 
     def closed(self, delivery: "Delivery") -> None:
-        """Note that a share-partition is not served any more."""
+        """Handle that a share-partition is no longer served."""
 
     async def offset_for_age(self, partition: Partition, age_ms: int) -> int:
-        """Return the first offset with a timestamp of at most this age. Raises OSError, LogError, ProtocolError."""
+        """Return the first offset whose record is no older than this age. Raises OSError, LogError, ProtocolError."""
 
     def write_dead_letters(self, delivery: "Delivery", letters: Sequence[DeadLetter]) -> None:
         """Write dead letters of records, and call `dead_letter_written`."""
@@ -133,7 +133,7 @@ class Delivery:
         self._state_epoch = 0
         self._state: SharePartition | None = None
         self._writes = Writes(self._write, environment.spawn, lambda: environment.settled(self))
-        self._waiting: OrderedDict[WaitingShareFetch, int] = OrderedDict()  # and the news that they were woken by
+        self._waiting: OrderedDict[WaitingShareFetch, int] = OrderedDict()  # and the notification that woke them
         self._news = 0
         self.is_committed = environment.rules(key.group).is_committed  # what it is enlisted with
         partition.enlist(self, committed=self.is_committed)
@@ -143,7 +143,7 @@ class Delivery:
 
     @property
     def state(self) -> SharePartition:
-        """The automaton of an active one."""
+        """The automaton of an active share-partition."""
         assert self._state is not None, "it is active"
         return self._state
 
@@ -154,12 +154,12 @@ class Delivery:
 
     @property
     def wake_at_s(self) -> float:
-        """When `expire` has something to do."""
+        """The time at which `expire` has something to do."""
         return NEVER_S if self._state is None else self._state.wake_at_s
 
     @property
     def in_flight(self) -> int:
-        """Number of offsets in flight."""
+        """The number of offsets in flight."""
         return 0 if self._state is None else self._state.in_flight
 
     @property
@@ -177,13 +177,13 @@ class Delivery:
 
     @property
     def has_something(self) -> bool:
-        """Whether a fetch may acquire something."""
+        """Whether a fetch may acquire records."""
         if self.status is not Status.ACTIVE:
             return False
         return self.state.can_acquire() and self.state.fetch_offset() < self.readable_end
 
     def follow_isolation(self) -> None:
-        """Read as the rules of the group say now."""
+        """Apply the isolation level of the group's current rules."""
         is_committed = self.rules.is_committed
         if is_committed is not self.is_committed and self.status is not Status.CLOSED:
             self.is_committed = is_committed
@@ -194,7 +194,7 @@ class Delivery:
     # -- life --
 
     async def load(self) -> None:
-        """Read the stored state, and become active or closed."""
+        """Load the stored state, and become active or closed."""
         read = await self._environment.persister.read(self.key, self.leader_epoch)
         if read.error is not ErrorCode.NONE:
             self.close(outcome_for_members(Outcome(read.error, read.message)))
@@ -209,7 +209,7 @@ class Delivery:
             logger.exception("%r: cannot begin from its stored state", self)
             self.close(Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
             return
-        if self.status is Status.LOADING:  # it may have been closed meanwhile
+        if self.status is Status.LOADING:  # it may have been closed in the meantime
             self._state, self._state_epoch = state, read.state_epoch
             self.status = Status.ACTIVE
             state.move_start(self.partition.log.offsets.log_start_offset)
@@ -217,7 +217,7 @@ class Delivery:
             self.notify()
 
     async def _first_offset(self) -> int:
-        """Return where a group begins that has no stored offset."""
+        """Return the start offset of a group without a stored one."""
         start, offsets = self.rules.start, self.partition.log.offsets
         if start == LATEST:
             return offsets.high_watermark
@@ -237,7 +237,7 @@ class Delivery:
         )
 
     def close(self, failure: Outcome) -> None:
-        """Serve no longer; waiting fetches report the failure."""
+        """Stop serving; waiting fetches report the failure."""
         if self.status is not Status.CLOSED:
             self.status, self.failure = Status.CLOSED, failure
             self.partition.dismiss(self)
@@ -261,7 +261,7 @@ class Delivery:
             self.notify()
 
     def wake(self) -> None:
-        """Close if the partition is led elsewhere by now, or in another epoch; else check again."""
+        """Close if the partition has another leader or leader epoch; else check again."""
         if self._environment.is_current(self):
             self.moved()
             self.notify()
@@ -272,11 +272,11 @@ class Delivery:
     # -- waiting fetches --
 
     def wait(self, fetch: WaitingShareFetch) -> None:
-        """Wake a fetch, once it may acquire something or at a failure, until `dismiss`."""
+        """Wake a fetch once it may acquire records or at a failure, until `dismiss`."""
         self._waiting[fetch] = self._news
 
     def dismiss(self, fetch: WaitingShareFetch) -> None:
-        """Forget a fetch. It has either acquired, or cannot use what there is: another one may."""
+        """Remove a fetch, which has acquired records or cannot use the available ones: another one may."""
         if self._waiting.pop(fetch, None) is not None or self._waiting:
             self._wake_next()
 
@@ -295,7 +295,7 @@ class Delivery:
             self._environment.wake(fetch)
 
     def acquired(self, acquired: Sequence[AcquiredRange]) -> None:
-        """Note that records were acquired, whose locks may run out."""
+        """Record that records were acquired, whose locks may expire."""
         self._environment.counts.count_acquired(acquired)
         self._environment.schedule(self)
 
@@ -315,7 +315,7 @@ class Delivery:
         return self._store(transition, ranges)
 
     def release(self, member: str) -> None:
-        """Give back the records that a member holds, in the background."""
+        """Release the records that a member holds, in the background."""
         if self.status is Status.ACTIVE:
             self._environment.spawn(lambda: self._release(member))
 
@@ -344,7 +344,7 @@ class Delivery:
         return self._writes.store(transition.changes, done, is_final=False)
 
     def expire(self) -> None:
-        """Give back the records whose locks have run out."""
+        """Release the records whose locks have expired."""
         if self.status is Status.ACTIVE:
             self._environment.spawn(self._expire)
 
@@ -357,7 +357,7 @@ class Delivery:
             self.notify()
 
     def _store_final(self, changes: Sequence[StateBatch], letters: Sequence[DeadLetter] = ()) -> None:
-        """Store changes that are in force already. If that fails, they stay, and are stored with the next ones."""
+        """Store changes that are already applied. If that fails, they remain, and are stored with the next ones."""
 
         async def done(outcome: Outcome) -> None:
             if outcome.error is not ErrorCode.NONE:
@@ -370,7 +370,7 @@ class Delivery:
         self._writes.store(changes, done, is_final=True)
 
     async def _write(self, changes: Sequence[StateBatch]) -> Outcome:
-        """Store changes; close if this broker may not any more."""
+        """Store changes; close if this broker may no longer do so."""
         if self.status is Status.CLOSED:
             return self.failure
         state = self.state
@@ -394,6 +394,6 @@ class Delivery:
             self._environment.write_dead_letters(self, letters)
 
     def dead_letter_written(self, letter: DeadLetter) -> None:
-        """Archive records whose dead letters are written, or cannot be."""
+        """Archive records whose dead letters were written, or cannot be."""
         if self.status is Status.ACTIVE and (changes := self.state.written(letter.first, letter.last)):
             self._store_final(changes)

@@ -1,4 +1,4 @@
-"""Spans: consecutive offsets in the same state, instead of an object for each record.
+"""Spans: consecutive offsets in the same state, instead of an object per record.
 
     start offset                                             next offset
     │ 100-149 acquired by a │ 150-150 available, 2 │ 151-199 … │
@@ -6,8 +6,8 @@
 
 Invariants:
 1. Spans are disjoint and ascending, and none is empty. A gap between two has no records: compaction removed them.
-2. Splitting a span changes nothing that its offsets mean, and neither does joining two that are alike.
-3. A span with a pending transition shows the state after it; `undo` has the one before.
+2. Splitting a span, or joining two equal ones, does not change the meaning of their offsets.
+3. A span with a pending transition has the state after it; `undo` has the previous one.
 """
 
 from collections.abc import Iterator
@@ -26,24 +26,24 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
-    ARCHIVING = 3  # not delivered any more; a dead letter is being written (KIP-1191)
+    ARCHIVING = 3  # no longer delivered; a dead letter is being written (KIP-1191)
     ARCHIVED = 4
 
     @property
     def is_final(self) -> bool:
-        """Whether the record is done: it is never delivered again, and nothing is left to do for it."""
+        """Whether the record is finished: it is never delivered again, and nothing is left to do."""
         return self is RecordState.ACKNOWLEDGED or self is RecordState.ARCHIVED
 
 
 class Unit(NamedTuple):
-    """The offsets of records that were delivered together at first, both inclusive: throttling divides them."""
+    """The offsets, both inclusive, of records that were first delivered together; throttling divides them."""
 
     first: int
     last: int
 
     @property
     def size(self) -> int:
-        """Number of offsets."""
+        """The number of offsets."""
         return self.last - self.first + 1
 
 
@@ -70,12 +70,12 @@ class Span:
         self.unit = unit
         self.member = NO_MEMBER
         self.deadline_s = NEVER_S
-        self.pending: object | None = None  # the transition that has begun to change it
+        self.pending: object | None = None  # the pending transition
         self.undo: Before | None = None
 
     @property
     def size(self) -> int:
-        """Number of offsets."""
+        """The number of offsets."""
         return self.last - self.first + 1
 
     @property
@@ -84,7 +84,7 @@ class Span:
         return self.state is RecordState.AVAILABLE and self.pending is None
 
     def split(self, at: int) -> "Span":
-        """Cut the span before an offset, and return the second part."""
+        """Split the span before an offset, and return the second part."""
         other = Span(at, self.last, self.state, self.deliveries, self.unit)
         other.member, other.deadline_s = self.member, self.deadline_s
         other.pending, other.undo = self.pending, self.undo
@@ -92,7 +92,7 @@ class Span:
         return other
 
     def is_like(self, other: "Span") -> bool:
-        """Whether both differ in nothing but their offsets, and `other` follows."""
+        """Whether `other` follows and differs only in its offsets."""
         return (
             self.last + 1 == other.first
             and self.state is other.state
@@ -120,29 +120,29 @@ class Spans:
 
     @property
     def first(self) -> Span:
-        """The first one; there must be one."""
+        """The first span, which must exist."""
         span: Span = self._by_first.peekitem(0)[1]
         return span
 
     @property
     def last(self) -> Span:
-        """The last one; there must be one."""
+        """The last span, which must exist."""
         span: Span = self._by_first.peekitem(-1)[1]
         return span
 
     def add(self, span: Span) -> None:
-        """Add a span that overlaps with none."""
+        """Add a span that overlaps with no other."""
         self._by_first[span.first] = span
 
     def pop_first(self) -> Span:
-        """Remove and return the first one."""
+        """Remove and return the first span."""
         span: Span = self._by_first.popitem(0)[1]
         return span
 
     def from_offset(self, offset: int) -> Iterator[Span]:
-        """Yield the spans that end at or past an offset. Splits, joins and removals are allowed meanwhile.
+        """Yield the spans that end at or past an offset. Splits, joins and removals are allowed during this.
 
-        Offsets of a span that was yielded are not yielded again.
+        Offsets of a yielded span are not yielded again.
         """
         by_first = self._by_first
         index = by_first.bisect_right(offset) - 1
@@ -156,7 +156,7 @@ class Spans:
             yield span
 
     def seen_from(self, offset: int) -> Iterator[Span]:
-        """Yield the spans that end at or past an offset, faster than `from_offset`. None may change meanwhile."""
+        """Yield the spans that end at or past an offset, faster than `from_offset`. None may change during this."""
         by_first = self._by_first
         index = by_first.bisect_right(offset) - 1
         if index >= 0 and (span := by_first.peekitem(index)[1]).last >= offset:
@@ -182,7 +182,7 @@ class Spans:
         return span
 
     def join(self, span: Span) -> None:
-        """Join a span with the one before and the one after it, where they are alike."""
+        """Join a span with the previous and the next one, where they are equal."""
         by_first = self._by_first
         index = by_first.bisect_left(span.first)
         if index + 1 < len(by_first):

@@ -1,4 +1,4 @@
-"""The state of one share-partition: what is acquired, acknowledged and archived between two offsets.
+"""The state of one share-partition: acquired, acknowledged and archived records between two offsets.
 
     AVAILABLE ──acquire──► ACQUIRED ──accept──► ACKNOWLEDGED
         ▲                     │ │
@@ -6,18 +6,18 @@
         └─────────────────────┘
 
 Everything before the start offset is final. From the next offset on nothing was delivered yet. An acknowledgement is a
-`Transition`: the caller stores its changes, and completes it with the outcome. Until then the records are as after the
-change for everybody, except that they cannot be changed again.
+`Transition`: the caller stores its changes, and completes it with the outcome. Until then the records have the state
+after the change, and cannot be changed again.
 
 Invariants:
 1. A record is held by one member at most.
-2. A record in a final state is never acquired again, also after a restart from stored state.
+2. A record in a final state is never acquired again, even after a restart from stored state.
 3. Deliveries of a record never decrease.
-4. A transition that is not stored leaves each record acquired by the member that had it, unless its lock has run out.
+4. After a transition that is not stored, its member still holds each record, unless the lock has expired.
 
-Differs from Kafka in two respects. State is kept by spans, not by batch until a record of it is acknowledged, and by
-record from then on. Gaps in stored state, which are records that were acquired at the time, become available at once,
-where Kafka acquires them as new ones: the same, as stored state has no deliveries of theirs.
+There are two differences from Kafka. State is kept by span, where Kafka keeps it by batch until a record of the batch
+is acknowledged, and by record from then on. Gaps in stored state, records that were acquired at the time, become
+available immediately, where Kafka acquires them as new ones, with the same result: their deliveries are not stored.
 
 Source: kafka.server.share.SharePartition, org.apache.kafka.server.share.fetch.InFlightState.
 """
@@ -34,7 +34,7 @@ from warmlog.protocol.kafka.messages.share.state import StateBatch
 
 RANGES_PER_STEP = 100
 STEP = 500  # spans or runs of types per step of an acknowledgement: well below a millisecond
-TYPES_OF_SPAN = 100  # that are compared in the time of a span
+TYPES_OF_SPAN = 100  # offsets compared in the time of a span
 _STATES = {
     GAP: RecordState.ARCHIVED,
     ACCEPT: RecordState.ACKNOWLEDGED,
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def drained(steps: Generator[None, None, T]) -> T:
-    """Take all steps, and return the result."""
+    """Run all steps, and return the result."""
     while True:
         try:
             next(steps)
@@ -57,7 +57,7 @@ def drained(steps: Generator[None, None, T]) -> T:
 
 
 class AcknowledgeError(ProtocolError):
-    """Records cannot be acknowledged: they are not held by the member, or unknown."""
+    """Records cannot be acknowledged: the member does not hold them, or they are unknown."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class AcknowledgeError(ProtocolError):
 
 
 class DeliveryRules(NamedTuple):
-    """What the settings of a group say about deliveries. `dead_letters`: the group has a dead-letter topic."""
+    """A group's settings about deliveries. `dead_letters`: whether the group has a dead-letter topic."""
 
     lock_s: float = 30.0
     max_deliveries: int = 5
@@ -78,13 +78,13 @@ class SharePartition:
     """The automaton. Belongs to the event loop."""
 
     def __init__(self, rules: Callable[[], DeliveryRules], start_offset: int) -> None:
-        """Begin at an offset; `rules` returns those in force."""
+        """Begin at an offset; `rules` returns the current rules."""
         self._rules = rules
         self.spans = Spans()
         self.start_offset = start_offset
         self.next_offset = start_offset
         self.wake_at_s = NEVER_S  # a lower bound of the deadlines of locks
-        self.complete_count = 0  # offsets from the start offset on that are acknowledged or archived
+        self.complete_count = 0  # number of acknowledged or archived offsets from the start offset on
         self._available_from = start_offset  # no record before it is available
 
     def restore(self, batches: Iterable[StateBatch]) -> Generator[None, None, None]:
@@ -110,12 +110,12 @@ class SharePartition:
 
     @property
     def rules(self) -> DeliveryRules:
-        """The rules in force."""
+        """The current rules."""
         return self._rules()
 
     @property
     def in_flight(self) -> int:
-        """Number of offsets from the start offset to the last one that was delivered."""
+        """The number of offsets from the start offset to the last delivered one."""
         return self.next_offset - self.start_offset if self.spans else 0
 
     @property
@@ -125,11 +125,11 @@ class SharePartition:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether dead letters are not written yet."""
+        """Whether there are unwritten dead letters."""
         return any(span.state is RecordState.ARCHIVING for span in self.spans)
 
     def archiving(self) -> list[DeadLetter]:
-        """Return the offsets whose dead letters are not written yet; after a restart their causes are not known."""
+        """Return the offsets with unwritten dead letters; after a restart their causes are unknown."""
         return [
             DeadLetter(span.first, span.last, span.deliveries, None)
             for span in self.spans
@@ -137,7 +137,7 @@ class SharePartition:
         ]
 
     def fetch_offset(self) -> int:
-        """Return the first offset that is available, or the next one that was never delivered."""
+        """Return the first available offset, or the next one that was never delivered."""
         for span in self.spans.seen_from(self._available_from):
             if span.is_available:
                 self._available_from = span.first
@@ -146,13 +146,13 @@ class SharePartition:
         return self.next_offset
 
     def can_acquire(self) -> bool:
-        """Whether `acquire` may return something: records are available, or more may be in flight."""
+        """Whether `acquire` may return records: some are available, or more may be in flight."""
         return self.fetch_offset() != self.next_offset or self.in_flight < self.rules.max_locks
 
     # -- changes of single spans --
 
     def change(self, span: Span, state: RecordState, *, member: str = NO_MEMBER, deadline_s: float = NEVER_S) -> None:
-        """Set the state of a span and who holds it."""
+        """Set the state and the holder of a span."""
         if span.state.is_final is not state.is_final:
             self.complete_count += span.size if state.is_final else -span.size
         span.state, span.member, span.deadline_s = state, member, deadline_s
@@ -162,13 +162,13 @@ class SharePartition:
             self.wake_at_s = deadline_s
 
     def released(self, span: Span, rules: DeliveryRules) -> RecordState:
-        """Return the state of a span whose records are given back: they are delivered again, unless too often."""
+        """Return the state of released records: available, or archived after too many deliveries."""
         if span.deliveries < rules.max_deliveries:
             return RecordState.AVAILABLE
         return RecordState.ARCHIVING if rules.dead_letters else RecordState.ARCHIVED
 
     def archive(self, first: int, last: int, of: RecordState) -> bool:
-        """Archive the offsets in a range that are in a state and not about to change; return whether there are any."""
+        """Archive offsets of a range that are in a state without a pending transition; return whether there are any."""
         has_changed = False
         for span in self.spans.within(first, last):
             if span.state is of and span.pending is None:
@@ -181,9 +181,9 @@ class SharePartition:
     def acknowledge(
         self, member: str, ranges: Iterable[AcknowledgedRange], now_s: float, transition: Transition
     ) -> Iterator[None]:
-        """Change the records that a member holds, as it says; yields after every STEP spans.
+        """Apply a member's acknowledgements to records that it holds; yields after every STEP spans.
 
-        On success, `transition` has what is to be stored. Raises AcknowledgeError, after which nothing has changed
+        On success, `transition` has the changes to store. Raises AcknowledgeError, after which nothing has changed
         except that locks may have been renewed.
         """
         try:
@@ -226,7 +226,7 @@ class SharePartition:
                 yield
 
     def _runs(self, acknowledged: AcknowledgedRange) -> Iterator[tuple[int, int, int]]:
-        """Yield (first offset, last offset, type) of consecutive offsets that are acknowledged alike."""
+        """Yield (first offset, last offset, type) of consecutive offsets with the same acknowledgement."""
         types = acknowledged.types
         if len(types) == 1:
             yield acknowledged.first_offset, acknowledged.last_offset, types[0]
@@ -269,7 +269,7 @@ class SharePartition:
         self._begin(span, state, transition)
 
     def release(self, member: str, transition: Transition) -> Iterator[None]:
-        """Give back all records that a member holds; yields after every STEP spans."""
+        """Release all records that a member holds; yields after every STEP spans."""
         rules = self.rules
         for steps, span in enumerate(self.spans.from_offset(self.start_offset), 1):
             if span.state is RecordState.ACQUIRED and span.member == member and span.pending is None:
@@ -281,11 +281,11 @@ class SharePartition:
         span.undo, deadline_s = Before(span.state, span.member), span.deadline_s
         span.pending = transition
         self.change(span, state)
-        span.deadline_s = deadline_s  # by which the lock ends if this fails
+        span.deadline_s = deadline_s  # the lock's deadline if this fails
         transition.add(span.first, span.last, state, span.deliveries, cause)
 
     def complete(self, transition: Transition, now_s: float, *, is_stored: bool) -> bool:
-        """Do what `completing` does at once."""
+        """Run `completing` in one step."""
         return drained(self.completing(transition, now_s, is_stored=is_stored))
 
     def completing(self, transition: Transition, now_s: float, *, is_stored: bool) -> Generator[None, None, bool]:
@@ -318,13 +318,13 @@ class SharePartition:
     # -- time and the log --
 
     def expire(self, now_s: float) -> Transition:
-        """Do what `expiring` does at once."""
+        """Run `expiring` in one step."""
         return drained(self.expiring(now_s))
 
     def expiring(self, now_s: float) -> Generator[None, None, Transition]:
-        """Give back the records whose locks have run out; yields after every STEP spans. Sets `wake_at_s`.
+        """Release records whose locks have expired; yields after every STEP spans. Sets `wake_at_s`.
 
-        Returns what is to be stored; it is in force already.
+        Returns the changes to store, which are already applied.
         """
         expired = Transition()
         rules, self.wake_at_s = self.rules, NEVER_S
@@ -341,7 +341,7 @@ class SharePartition:
         return expired
 
     def written(self, first: int, last: int) -> Sequence[StateBatch]:
-        """Archive offsets whose dead letters are written, or cannot be; return what is to be stored."""
+        """Archive offsets whose dead letters were written or cannot be; return the changes to store."""
         changes: list[StateBatch] = []
         for span in self.spans.within(first, last):
             if span.state is RecordState.ARCHIVING and span.pending is None:
@@ -350,7 +350,7 @@ class SharePartition:
         return changes
 
     def move_start(self, log_start_offset: int) -> bool:
-        """Forget offsets before the log start offset, whoever holds them; return whether that has moved the start."""
+        """Drop offsets before the log start offset, even if they are held; return whether the start has moved."""
         if log_start_offset <= self.start_offset:
             return False
         while self.spans and self.spans.first.first < log_start_offset:

@@ -1,16 +1,16 @@
-"""Changes of state that count when they are stored, and are undone if that fails."""
+"""Changes of state that become final when they are stored, and are undone if that fails."""
 
 from typing import NamedTuple
 
 from warmlog.broker.share.partitions.spans import RecordState
 from warmlog.protocol.kafka.messages.share.state import StateBatch
 
-REJECTED = "Offset rejected by client."  # Kafka's texts, which dead letters have as a header
+REJECTED = "Offset rejected by client."  # Kafka's texts for a header of dead letters
 EXCEEDED = "Offset delivery count exceeded the threshold."
 
 
 class DeadLetter(NamedTuple):
-    """Offsets, both inclusive, whose records end in the dead-letter topic; `cause`: None after a restart."""
+    """Offsets, both inclusive, whose records go to the dead-letter topic; `cause`: None after a restart."""
 
     first: int
     last: int
@@ -21,8 +21,7 @@ class DeadLetter(NamedTuple):
 class Transition:
     """The offsets that one request changes, in the form in which they are stored.
 
-    A span of a share-partition that it changes refers to it until it is completed. `dead_letters`: to be written once
-    it is stored.
+    Spans that it changes refer to it until it is completed. `dead_letters`: to be written once it is stored.
     """
 
     __slots__ = ("changes", "dead_letters", "locked_s")
@@ -30,12 +29,12 @@ class Transition:
     def __init__(self) -> None:
         self.changes: list[StateBatch] = []
         self.dead_letters: list[DeadLetter] = []
-        self.locked_s = 0.0  # for how long the records were held, added up
+        self.locked_s = 0.0  # the sum of the times for which the records were held
 
     def add(self, first: int, last: int, state: RecordState, deliveries: int, cause: str = EXCEEDED) -> None:
-        """Add offsets that get a state; they are joined with the latest ones if they follow them.
+        """Add offsets that get a state; they are joined with the latest ones if adjacent.
 
-        `cause`: why they end in the dead-letter topic, if the state says so.
+        `cause`: why they go to the dead-letter topic, if the state says so.
         """
         extend(self.changes, StateBatch(first, last, state, deliveries))
         if state is RecordState.ARCHIVING:

@@ -1,4 +1,4 @@
-"""Store what one share-partition decides: one write at a time, and all that has come meanwhile with the next one.
+"""Store the changes of one share-partition: one write at a time; the next write has all changes that came during it.
 
 Invariants:
 1. Changes are stored in the order in which they were decided, so that a retried write never undoes a later one.
@@ -40,7 +40,7 @@ class Stored:
         return self.outcome
 
     async def finish(self, outcome: Outcome) -> None:
-        """Act on the outcome, and wake who waits for it."""
+        """Act on the outcome, and wake waiting tasks."""
         if self._done is not None:
             await self._done(outcome)
         self.outcome = outcome
@@ -77,7 +77,7 @@ class Writes:
         return not self._is_running
 
     def store(self, changes: Sequence[StateBatch], done: Done, *, is_final: bool) -> Stored:
-        """Store changes, of which there are some, and call `done` with the outcome.
+        """Store changes, at least one, and call `done` with the outcome.
 
         `is_final`: their offsets may be changed again before they are stored, as they are not in a transition.
         """
@@ -100,7 +100,7 @@ class Writes:
         self._idle()
 
     def _next(self) -> _Round:
-        """Take the changes of the next write: up to the first ones whose offsets may be changed again."""
+        """Return the changes of the next write: up to the first ones whose offsets may be changed again."""
         items: list[Stored] = []
         changes: list[StateBatch] = []
         while self._queue:

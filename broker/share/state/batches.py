@@ -1,11 +1,11 @@
-"""Combine batches of delivery states: where several cover an offset, the most deliveries win, then the highest state.
+"""Combine batches of delivery states: of several that cover an offset, the most deliveries win, then the highest state.
 
     stored      [0 ......... 9]  state 0, 1 delivery
     written           [4 .. 6]   state 2, 1 delivery
     combined    [0..3][4 .. 6][7..9]
 
-A combined list is sorted, without overlaps, and as short as possible. A write changes a few of the batches in it; only
-those are combined again, so that its cost depends on what it changes.
+A combined list is sorted, without overlaps, and as short as possible. A write changes a few of its batches; only those
+are combined again, so the cost depends on the change.
 
 Source: org.apache.kafka.coordinator.share.PersisterStateBatchCombiner.
 """
@@ -24,14 +24,14 @@ _FIRST, _LAST = itemgetter(0), itemgetter(1)
 def combine(combined: Sequence[StateBatch], added: Iterable[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
     """Return a combined list with other batches, in any order, added to it.
 
-    What is below the start offset is left out, unless that is -1.
+    Offsets below the start offset are left out, unless that is -1.
     """
     kept = _from_offset(combined, start_offset)
     changed = [each for batch in added if (each := _clipped(batch, start_offset)) is not None]
     if not changed:
         return tuple(kept)
     first, last = min(map(_FIRST, changed)), max(map(_LAST, changed))
-    start = bisect_left(kept, first - 1, key=_LAST)  # batches that touch the changed ones may become part of them
+    start = bisect_left(kept, first - 1, key=_LAST)  # batches adjacent to changed ones may be joined with them
     end = bisect_right(kept, last + 1, lo=start, key=_FIRST)
     return (*kept[:start], *_combined([*kept[start:end], *changed]), *kept[end:])
 
@@ -52,15 +52,15 @@ def _clipped(batch: StateBatch, start_offset: int) -> StateBatch | None:
 
 
 def _combined(batches: Sequence[StateBatch]) -> Iterator[StateBatch]:
-    """Yield what covers each offset, with equal neighbours joined."""
+    """Yield the batch that wins for each offset, with equal neighbours joined."""
     ordered = sorted(batches)
     return _joined(ordered if not has_overlaps(ordered) else _separated(ordered))
 
 
 def _separated(ordered: Sequence[StateBatch]) -> Iterator[StateBatch]:
-    """Yield batches without overlaps. `ordered` is sorted; only batches that overlap are looked at together."""
+    """Yield batches without overlaps. `ordered` is sorted; only overlapping batches are examined together."""
     best, overlapping, last = ordered[0], [ordered[0]], ordered[0][1]
-    is_same = True  # all that overlap cover the same offsets
+    is_same = True  # all overlapping batches cover the same offsets
     for batch in ordered[1:]:
         if batch[0] > last:
             if is_same:
@@ -82,9 +82,9 @@ def _separated(ordered: Sequence[StateBatch]) -> Iterator[StateBatch]:
 
 
 def _swept(ordered: Sequence[StateBatch]) -> Iterator[StateBatch]:
-    """Yield what covers each offset of batches that overlap. `ordered` is sorted."""
+    """Yield the batch that wins for each offset of overlapping batches. `ordered` is sorted."""
     bounds = sorted({each.first_offset for each in ordered} | {each.last_offset + 1 for each in ordered})
-    covering: list[tuple[int, int, int]] = []  # a heap: deliveries and state, negative, and the last offset
+    covering: list[tuple[int, int, int]] = []  # a heap of (-deliveries, -state, last offset)
     position = 0
     for bound, following in pairwise(bounds):
         while position < len(ordered) and ordered[position].first_offset <= bound:

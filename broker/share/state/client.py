@@ -1,8 +1,8 @@
-"""Reach the share coordinator of a share-partition, on this broker or on another one.
+"""A client of the share coordinators, on this broker and on others.
 
-    call ──► queue of its coordinator ──► one request for each group with all that waits ──► result, or another attempt
+    call ──► queue of its coordinator ──► one request per group with all waiting items ──► result, or another attempt
 
-A request that another broker has carried out, but not answered, is repeated: each of them has the same effect twice.
+A request that another broker has carried out but not answered is repeated: all of them are idempotent.
 
 Source: org.apache.kafka.server.share.persister.DefaultStatePersister, PersisterStateManager.
 """
@@ -41,14 +41,14 @@ from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import DELETE_STATE, INITIALIZE_STATE, READ_STATE, SUMMARIZE_STATE, WRITE_STATE
 from warmlog.protocol.kafka.share_state_records import SharePartitionKey
 
-# Connections of their own: brokers answer in order, and an answer waits for the in-sync replicas of a log partition.
+# Separate connections: brokers answer in order, and an answer waits for the in-sync replicas of a log partition.
 WRITES: Final = -3
 OTHERS: Final = -4
-MAX_ITEMS = 200  # share-partitions in one request
-LIMIT_S = 25.0  # for all attempts; clients that wait for an answer wait for 30
+MAX_ITEMS = 200  # share-partitions per request
+LIMIT_S = 25.0  # time for all attempts; clients wait for 30
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
-HERE: Final = -1  # in place of a broker's id
+HERE: Final = -1  # used as a broker's id
 
 _PASSING = frozenset(
     {
@@ -72,7 +72,7 @@ class _Operation(NamedTuple):
 
 
 class _Destination(NamedTuple):
-    """A queue. Requests to this broker have one for each log partition, so that none waits for another's replicas."""
+    """The key of a queue. This broker has a queue per log partition, so that none waits for another's replicas."""
 
     broker: int
     log_partition: int
@@ -179,7 +179,7 @@ class StatePersister:
     async def _ask_all(
         self, operation: _Operation, group: str, partitions: Iterable[Any], convert: Callable[[Any], Any]
     ) -> dict[PartitionById, Any]:
-        """Ask the coordinators of all share-partitions at the same time."""
+        """Query the coordinators of all share-partitions concurrently."""
         results: dict[PartitionById, Any] = {}
 
         async def ask(each: Any) -> None:
@@ -191,7 +191,7 @@ class StatePersister:
         return results
 
     async def _ask(self, operation: _Operation, group: str, partition: Any) -> Any:
-        """Return the result of a share-partition; it may be an error that passes, once there is no time left."""
+        """Return the result of a share-partition; a temporary error is returned only when the time is up."""
         key = SharePartitionKey(group, partition.topic_id, partition.partition)
         result: Any = Outcome(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the share coordinator does not answer")
         pause_s = FIRST_PAUSE_S
@@ -207,13 +207,13 @@ class StatePersister:
                         if result.error not in _PASSING:
                             return result
                 if self._runtime.is_stopped:
-                    return result  # with the broker, the member that waits goes elsewhere
+                    return result  # the broker stops, and the waiting member goes elsewhere
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_PAUSE_S)
         return result
 
     async def _destination(self, key: SharePartitionKey, operation: _Operation) -> _Destination | None:
-        """Return the queue of the coordinator of a key; None if it has none now."""
+        """Return the queue of a key's coordinator; None if it currently has none."""
         runtime, name = self._runtime, name_of(key)
         if not runtime.leads(name):
             if await runtime.ensure() is not ErrorCode.NONE:
@@ -237,7 +237,7 @@ class StatePersister:
                 item.answered.set()
 
     async def _send_request(self, destination: _Destination, items: Sequence[_Item]) -> None:
-        """Send a request about distinct share-partitions, and give each item its result."""
+        """Send a request about distinct share-partitions, and set the result of each item."""
         operation, group = items[0].operation, items[0].group
         while items:
             distinct: dict[PartitionById, _Item] = {}
@@ -261,7 +261,7 @@ class StatePersister:
 
 
 def _by_topic(partitions: Sequence[Any]) -> tuple[Any, ...]:
-    """Put the share-partitions of each topic beside each other: a message names each topic once."""
+    """Group share-partitions by topic: a message has each topic once."""
     return tuple(sorted(partitions, key=lambda each: (each.topic_id, each.partition)))
 
 

@@ -1,7 +1,7 @@
-"""Answer requests for share group state: decide by the rules, append the records, answer once they are stored.
+"""Answer requests for share group state: apply the rules, append the records, answer once they are stored.
 
-The records of a request are appended together for each log partition. Only brokers may send these requests, for the
-leaders of all partitions, so that the memory of states is counted for all senders together.
+The records of a request are appended together per log partition. Only brokers send these requests, on behalf of all
+partition leaders, so the memory of states is counted for all senders together.
 
 Source: org.apache.kafka.coordinator.share.ShareCoordinatorService.
 """
@@ -33,9 +33,9 @@ from warmlog.protocol.kafka.messages.share.state import (
 )
 from warmlog.protocol.kafka.share_state_records import SharePartitionKey, ShareRecord
 
-STEP_WEIGHT = 50  # share-partitions of a request that are appended together, before a checkpoint: 2 ms
+STEP_WEIGHT = 50  # share-partitions of a request appended together before a checkpoint: 2 ms
 RESULTS_PER_STEP = 1_000
-BATCHES_PER_WEIGHT = 20  # 0.04 ms, as much as a share-partition
+BATCHES_PER_WEIGHT = 20  # batches that take as long as a share-partition, 0.04 ms
 Checkpoint: TypeAlias = Callable[[], Awaitable[None]]
 
 P = TypeVar("P", SharePartitionToInitialize, SharePartitionInEpoch, SharePartitionToWrite, NamedSharePartition)
@@ -43,7 +43,7 @@ R = TypeVar("R", SharePartitionResult, SharePartitionState, SharePartitionSummar
 
 
 class _Decision(NamedTuple, Generic[R]):
-    """What a share-partition of a request is answered once `records` are stored; None is a tombstone."""
+    """The answer for a share-partition of a request once `records` are stored; None is a tombstone."""
 
     result: R
     records: tuple[ShareRecord | None, ...] = ()
@@ -59,14 +59,14 @@ class ShareCoordinator:
         clock: Callable[[], int],
         has_partition: Callable[[bytes, int], bool],
     ) -> None:
-        """`clock` returns ms since the epoch. `has_partition`: whether the topic with an id has a partition."""
+        """`clock` returns ms since the epoch. `has_partition` returns whether the topic with an id has a partition."""
         self._runtime = runtime
         self._clock = clock
         self._has_partition = has_partition
         self._updates = settings.share_coordinator_snapshot_update_records_per_snapshot
         self._limit_s = settings.share_coordinator_write_timeout_ms / 1000
         self._max_bytes = settings.warmlog_share_states_memory_max_bytes
-        self.refused = 0  # states that the memory for them has no room for
+        self.refused = 0  # number of changes refused for lack of memory
 
     # -- requests --
 
@@ -167,7 +167,7 @@ class ShareCoordinator:
     ) -> tuple[R, ...]:
         """Decide about all share-partitions of a request; return the results when their records are stored.
 
-        Without a group, and without partitions, the answer is empty, as Kafka's.
+        As in Kafka, the answer is empty without a group or without partitions.
         """
         if not group:
             return ()
@@ -217,7 +217,7 @@ class ShareCoordinator:
             self.append(*appends.popitem())
 
     def append(self, shard: ShareStateShard, changes: Sequence[Change]) -> None:
-        """Append the records of changes, and report to those who wait for them."""
+        """Append the records of changes, and report their outcome."""
 
         def settled(error: ErrorCode, offsets: Sequence[int]) -> None:
             for change, offset in zip_longest(changes, offsets):
@@ -235,7 +235,7 @@ class _Pending(Generic[R]):
         self._complete = trio.Event()
 
     def settle(self, index: int, result: R, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Take the result of a share-partition, or the error of its record."""
+        """Set the result of a share-partition, or the error of its record."""
         self.results[index] = error, result
         self._left -= 1
         if not self._left:
@@ -248,7 +248,7 @@ class _Pending(Generic[R]):
 
 
 def _check_new(named: set[tuple[bytes, int]], each: Any) -> None:
-    """Raise RefusedError for a share-partition that the request has named before; no broker does that."""
+    """Raise RefusedError for a repeated share-partition, which no broker sends."""
     key = each.topic_id, each.partition
     if key in named:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the request names the share-partition twice")
@@ -265,7 +265,7 @@ async def _results(
     refused: Callable[[P, ErrorCode, str | None], R],
     checkpoint: Checkpoint,
 ) -> tuple[R, ...]:
-    """Return the results of a request; what is not stored yet is an error."""
+    """Return the results of a request; changes that are not stored yet are errors."""
     results = []
     for index, each in enumerate(partitions):
         error, result = pending.results[index]

@@ -2,7 +2,7 @@
 
     request ──► initialized, written, read ──► a record, or none ──► replayed ──► the next state
 
-A state is never changed: every record makes a new one, so that a state whose record was not stored can be taken back.
+States are immutable: every record makes a new one, so a change whose record was not stored can be undone.
 
 Source: org.apache.kafka.coordinator.share.ShareCoordinatorShard (4.4).
 """
@@ -22,7 +22,7 @@ from warmlog.protocol.kafka.messages.share.state import (
 )
 from warmlog.protocol.kafka.share_state_records import ShareRecord, ShareSnapshot, ShareUpdate
 
-MAX_BATCHES = 20_000  # of a state; a snapshot of so many has 400 KB. A leader has at most 10,000 offsets in flight
+MAX_BATCHES = 20_000  # batches of a state; a snapshot of them has 400 KB. A leader has at most 10,000 offsets in flight
 
 MAX_DISORDER = 2_000  # batches of a write that may be in any order: 2 ms. Leaders send them in order
 
@@ -37,10 +37,10 @@ class RefusedError(Exception):
 
 
 class ShareState(NamedTuple):
-    """The state of a share-partition: what a snapshot of it would say, and what only this broker counts.
+    """The state of a share-partition: the contents of a snapshot, and a counter of this broker.
 
-    `leader_epoch` and `state_epoch` are the highest ever seen; `updates`: update records since a snapshot was due, None
-    before the first of them.
+    `leader_epoch` and `state_epoch` are the highest ever seen; `updates`: the number of update records since the last
+    snapshot, None before the first one.
     """
 
     content: ShareSnapshot
@@ -60,7 +60,7 @@ def replayed(state: ShareState | None, record: ShareRecord, updates_per_snapshot
             max(state.state_epoch, record.state_epoch),
             0 if state.updates is not None and state.updates >= updates_per_snapshot else state.updates,
         )
-    if state is None:  # the snapshot before it is missing
+    if state is None:  # its snapshot is missing
         content = ShareSnapshot(
             snapshot_epoch=record.snapshot_epoch,
             state_epoch=0,
@@ -87,7 +87,7 @@ def replayed(state: ShareState | None, record: ShareRecord, updates_per_snapshot
 
 
 def check_index(partition: int) -> None:
-    """Raise RefusedError for a negative number of a partition."""
+    """Raise RefusedError for a negative partition index."""
     if partition < 0:
         raise RefusedError(ErrorCode.INVALID_REQUEST, "the partition must not be negative")
 
@@ -168,7 +168,7 @@ def read(
 
 
 def cold_snapshot(state: ShareState, now_ms: int) -> ShareSnapshot:
-    """Return a snapshot of a state that has not changed for long, after which its older records can be deleted."""
+    """Return a snapshot of a long unchanged state, so that its older records can be deleted."""
     content = state.content
     return ShareSnapshot(
         snapshot_epoch=content.snapshot_epoch + 1,
@@ -183,7 +183,7 @@ def cold_snapshot(state: ShareState, now_ms: int) -> ShareSnapshot:
 
 
 def _progress(content: ShareSnapshot, start_offset: int, count: int) -> tuple[int, int]:
-    """Return the start offset, which never goes back, and the count of completed deliveries that belongs to it."""
+    """Return the start offset, which never decreases, and its count of completed deliveries."""
     if start_offset > content.start_offset:
         return start_offset, count
     if start_offset == content.start_offset:

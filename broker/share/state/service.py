@@ -1,8 +1,9 @@
-"""The share coordinator as a service: its periodic work, and what follows from deleted topics.
+"""The share coordinator as a service: periodic work, and the deletion of topics.
 
-    every prune interval     delete the records before the first one that is needed, in each log partition
-    every cold interval      write a snapshot of each state that has not had one for so long: its old one keeps the
-                             records after it from being deleted
+    every prune interval     delete the records before the first needed one, in each log partition
+        every cold interval      write a snapshot of each state without a recent one, since the old one prevents the
+        deletion
+                             of later records
     topics deleted           delete the states of their share-partitions
 
 Source: org.apache.kafka.coordinator.share.ShareCoordinatorService (setupRecordPruning, setupSnapshotColdPartitions,
@@ -31,7 +32,7 @@ from warmlog.broker.share.state.topic import SHARE_STATE_TOPIC
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.kafka.share_state_records import ShareSnapshot
 
-VISITED_PER_STEP = 500  # states, between two checkpoints
+VISITED_PER_STEP = 500  # states between two checkpoints
 APPENDED_TOGETHER = 50  # snapshots and tombstones
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class ShareStateService:
         self.runtime.bind(self)
 
     async def run(self) -> None:
-        """Load the log, and do what is periodic, until cancelled."""
+        """Load the log, and run periodic work, until cancelled."""
         settings = self._settings
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.runtime.run)
@@ -80,7 +81,7 @@ class ShareStateService:
         self.runtime.stop()
 
     def declare(self, metrics: Metrics) -> None:
-        """Declare what is counted."""
+        """Declare the metrics."""
         metrics.gauge(
             "warmlog_share_states",
             "Share-partitions whose delivery state this broker keeps as share coordinator.",
@@ -100,16 +101,16 @@ class ShareStateService:
     # -- log partitions --
 
     def begin(self, term: Term) -> ShareStateShard:
-        """Begin to serve a log partition, without states."""
+        """Begin a term of a log partition, without states."""
         return ShareStateShard(term, self._settings.share_coordinator_snapshot_update_records_per_snapshot)
 
     def loaded(self, shard: ShareStateShard) -> Iterator[None]:
-        """Delete the states of topics that were deleted while nobody served the log partition."""
+        """Delete the states of topics that were deleted while no broker served the log partition."""
         self._clean(shard)
         return iter(())
 
     def close(self, shard: ShareStateShard) -> Iterator[None]:
-        """Clean a log partition no longer. Requests wait for records only, which the runtime reports."""
+        """Stop cleaning a log partition. Requests wait only for records, which the runtime reports."""
         self._to_clean.pop(shard, None)
         return iter(())
 
@@ -126,7 +127,7 @@ class ShareStateService:
                 self._clean(shard)
 
     def _clean(self, shard: ShareStateShard) -> None:
-        """Delete the states of deleted topics soon."""
+        """Schedule the deletion of deleted topics' states."""
         self._to_clean[shard] = None
         self._has_to_clean.set()
 
@@ -163,7 +164,7 @@ class ShareStateService:
         applies: Callable[[StateEntry], ShareState | None],
         record_of: Callable[[ShareState], ShareSnapshot | None],
     ) -> None:
-        """Append a record for each state of a shard that `applies` returns, in steps."""
+        """Append the record that `applies` returns for each state of a shard, in steps."""
         changes: list[Change] = []
         for entry in _entries(shard):
             if entry is None:
@@ -210,7 +211,7 @@ class ShareStateService:
 
 
 def _entries(shard: ShareStateShard) -> Iterator[StateEntry | None]:
-    """Yield the entries of a shard while it serves, and None where other tasks should run."""
+    """Yield the entries of a shard while it serves, and None for checkpoints."""
     for number, (key, entry) in enumerate(list(shard.entries.items()), 1):
         if shard.term.state is not TermState.SERVING:
             return
@@ -221,7 +222,7 @@ def _entries(shard: ShareStateShard) -> Iterator[StateEntry | None]:
 
 
 async def _is_quiet(shard: ShareStateShard) -> bool:
-    """Whether the last snapshot of every state was written because it was cold: then nothing changes at all."""
+    """Whether the last snapshot of every state was written because it was cold, so that nothing changes."""
     for entry in _entries(shard):
         if entry is None:
             await trio.lowlevel.checkpoint()

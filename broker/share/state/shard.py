@@ -1,10 +1,10 @@
 """The states of one partition of `__share_group_state`, for one term of that partition.
 
 Invariants:
-1. A state changes when its record is appended, so that the next request sees it, and an answer that depends on it waits
-   until that record, and those before it, are stored. If one is not, the state goes back to the last one stored, and
-   all answers that wait for the share-partition are failures.
-2. Before the record that `redundant_before` returns, there is none that a later load needs.
+1. A state changes when its record is appended, so that the next request sees it; an answer that depends on it waits
+   until that record and earlier ones are stored. If one is not, the state reverts to the last stored one, and all
+   waiting answers of the share-partition are failures.
+2. No record before the one that `redundant_before` returns is needed by a later load.
 
 Source: org.apache.kafka.coordinator.share.ShareCoordinatorShard, ShareCoordinatorOffsetsManager.
 """
@@ -25,17 +25,17 @@ from warmlog.protocol.records.layout import HEADER_SIZE
 
 FREED_PER_STEP = 500
 VISITED_PER_STEP = 2_000
-STATE_BYTES = 700  # of a state and its entry, with an empty list of batches
+STATE_BYTES = 700  # bytes of a state and its entry, with an empty list of batches
 BATCH_BYTES = 180
 
 _SEQUENCE = itemgetter(0)
 
-#: Called with NONE once the records before it are stored, or with an error.
+#: Called with NONE once earlier records are stored, or with an error.
 Waiter: TypeAlias = Callable[[ErrorCode], None]
 
 
 class StateEntry:
-    """A share-partition. `state` is as the last appended record says, `stored` as the last stored one."""
+    """A share-partition. `state` follows from the last appended record, `stored` from the last stored one."""
 
     __slots__ = ("_appended", "_broken", "_settled", "_waiting", "key", "size", "snapshot_offset", "state", "stored")
 
@@ -44,28 +44,28 @@ class StateEntry:
         self.key = key
         self.state: ShareState | None = None
         self.stored: ShareState | None = None
-        self.snapshot_offset = -1  # of the first record that is needed
+        self.snapshot_offset = -1  # offset of the first needed record
         self.size = 0
         self._appended = self._settled = 0
-        self._broken = 0  # up to this one, the states of records assume one that was not stored
-        self._waiting: list[tuple[int, Waiter]] = []  # short; a deque would take half of the memory of an entry
+        self._broken = 0  # up to this one, states depend on a record that was not stored
+        self._waiting: list[tuple[int, Waiter]] = []  # short; a deque would take half of an entry's memory
 
     @property
     def is_changing(self) -> bool:
-        """Whether a record of it is on its way into the log."""
+        """Whether a record of it is being appended."""
         return self._appended > self._settled
 
     def appended(self, state: ShareState | None) -> None:
-        """Take over the state after a record that is about to be appended."""
+        """Set the state after a record that is about to be appended."""
         self.state = state
         self._appended += 1
 
     def wait(self, waiter: Waiter) -> None:
-        """Call a function when the records that have been appended so far are stored, or one of them is not."""
+        """Call a function when the records appended so far are stored, or one of them is not."""
         self._waiting.append((self._appended, waiter))
 
     def succeed(self, change: "Change", replay: Callable[[ShareState | None], ShareState | None]) -> None:
-        """Take over that the next record is stored. `replay` returns the state after it."""
+        """Record that the next record is stored. `replay` returns the state after it."""
         self._settled += 1
         is_broken = self._settled <= self._broken
         self.stored = replay(self.stored) if is_broken else change.state
@@ -78,7 +78,7 @@ class StateEntry:
                 waiter(ErrorCode.NONE)
 
     def fail(self, error: ErrorCode) -> None:
-        """Take over that the next record was not stored."""
+        """Record that the next record was not stored."""
         self._settled += 1
         self._broken = self._appended
         self.state = self.stored
@@ -88,7 +88,7 @@ class StateEntry:
 
 
 class Change(NamedTuple):
-    """A record on its way into the log, with its key and value as bytes and the state after it.
+    """A record being appended, with its key and value as bytes and the state after it.
 
     `record` is None for a tombstone.
     """
@@ -108,14 +108,14 @@ class ShareStateShard:
         """Begin without states."""
         self.term = term
         self.entries: dict[SharePartitionKey, StateEntry] = {}
-        self.bytes = 0  # about what the states hold
+        self.bytes = 0  # estimated bytes of the states
         self._updates_per_snapshot = updates_per_snapshot
-        self._last_offset = 0  # of the latest snapshot or tombstone
+        self._last_offset = 0  # offset of the latest snapshot or tombstone
 
     def change(self, entry: StateEntry, record: ShareRecord | None) -> Change:
         """Change a state by a record, which the caller appends; None deletes the state.
 
-        `entry` is one of this shard, or a new one. Raises RefusedError for a record that no batch can hold.
+        `entry` belongs to this shard or is new. Raises RefusedError for a record that no batch can hold.
         """
         try:
             row = encode_record(entry.key, record)
@@ -130,7 +130,7 @@ class ShareStateShard:
         return Change(entry, record, state, row)
 
     def settle(self, change: Change, offset: int | None, error: ErrorCode) -> None:
-        """Take over the offset of the next record of a share-partition, or why it was not stored."""
+        """Apply the outcome of the next record of a share-partition: its offset, or why it was not stored."""
         entry = change.entry
         if offset is None:
             entry.fail(error or ErrorCode.NOT_COORDINATOR)
@@ -140,7 +140,7 @@ class ShareStateShard:
             self._note_stored(entry, change.record, offset)
 
     def replay(self, _name: str, row: StateRow, offset: int) -> None:
-        """Take over the next record of a share-partition."""
+        """Apply the next record of a share-partition."""
         entry = self.entries.get(row.key)
         if entry is None:
             entry = self.entries[row.key] = StateEntry(row.key)
@@ -148,7 +148,7 @@ class ShareStateShard:
         self._note_stored(entry, row.record, offset)
 
     def replay_pending(self, producer_id: int, name: str, row: StateRow, offset: int) -> None:
-        """Ignore a record that no coordinator has written: states are not part of transactions."""
+        """Ignore a transactional record: no coordinator writes states in transactions."""
 
     def _after(self, state: ShareState | None, record: ShareRecord | None) -> ShareState | None:
         return None if record is None else replayed(state, record, self._updates_per_snapshot)
@@ -161,7 +161,7 @@ class ShareStateShard:
         self._measure(entry)
 
     def _measure(self, entry: StateEntry) -> None:
-        """Count what an entry holds, and drop it if it has no state and none is on its way."""
+        """Count the memory of an entry, and drop it if it has no state and none is being appended."""
         state = entry.state or entry.stored
         size = 0 if state is None else STATE_BYTES + len(entry.key.group) + BATCH_BYTES * len(state.content.batches)
         self.bytes += size - entry.size
@@ -170,7 +170,7 @@ class ShareStateShard:
             del self.entries[entry.key]
 
     def redundant_before(self) -> Iterator[int | None]:
-        """Yield the offset of the first record that is needed, after steps that yield None."""
+        """Yield the offset of the first needed record, after steps that yield None."""
         offset = self._last_offset
         for number, entry in enumerate(list(self.entries.values()), 1):
             if entry.stored is not None:

@@ -1,7 +1,7 @@
 """`__share_group_state` described as the topic of a coordinator.
 
-It is not compacted: an update adds to the records before it. What lies before the oldest snapshot that is needed is
-deleted instead (`service.py`).
+It is not compacted, because updates add to earlier records. Records before the oldest needed snapshot are deleted
+instead (`service.py`).
 
 Source: org.apache.kafka.coordinator.share.ShareCoordinatorService (shareGroupStateTopicConfigs),
 org.apache.kafka.server.share.SharePartitionKey (asCoordinatorKey).
