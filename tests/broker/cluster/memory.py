@@ -113,7 +113,7 @@ class MemoryCluster:
     def changes_after(self, revision: int) -> list[Changes]:
         """Return the changes after a revision. Raises CompactedError."""
         if revision < self.compacted:
-            raise CompactedError(f"changes up to revision {self.compacted} are not kept any more")
+            raise CompactedError(f"changes up to revision {self.compacted} are no longer kept")
         first = len(self._history)
         while first and self._history[first - 1].revision > revision:
             first -= 1

@@ -113,7 +113,7 @@ async def test_a_retired_partition_takes_no_records(tmp_path: Path) -> None:
     """Whoever still has it would write into a log that is being closed."""
     async with rig(tmp_path) as made:
         await made.partition.retire()
-        with pytest.raises(NotLeaderError, match="is not served any more"):
+        with pytest.raises(NotLeaderError, match="is no longer served"):
             made.partition.append(batch(b"late"))
         with pytest.raises(NotLeaderError):
             made.partition.append_marker(TransactionMarker(7, 0, 0, Outcome.ABORT))
