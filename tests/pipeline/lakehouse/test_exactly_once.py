@@ -11,6 +11,7 @@ from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.lakehouse.tables import AnyTable, Kind, copied, files_of, offsets_in, open_in, options_of
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
+from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.table import Committed, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, NewFile
@@ -66,6 +67,9 @@ class Watched:
         found: bool = self._stepped("holds", lambda: self._table.holds(receipt))
         return found
 
+    def files(self) -> list[DataFile]:
+        return self._table.files()
+
     def commits(self) -> Iterator[Committed]:
         return self._table.commits()
 
@@ -74,6 +78,9 @@ class WatchedFiles:
     def __init__(self, store: FileStore, stepped: Callable[[str, Callable[[], Any]], Any]) -> None:
         self._store = store
         self._stepped = stepped
+
+    def open(self, path: str) -> Any:
+        return self._store.open(path)
 
     def create(self, name: str) -> Any:
         self._stepped("create", lambda: None)
@@ -187,6 +194,24 @@ def test_a_lost_answer_is_neither_loss_nor_double(
     assert offsets_in(tmp_path, kind) == BOTH
 
 
+def test_a_job_whose_answer_was_lost_keeps_its_files_when_its_snapshot_is_expired(
+    writer: DirectoryWriter, tmp_path: Path
+) -> None:
+    """The receipt is gone, but the files are in the table."""
+
+    def expire_and_lose() -> None:
+        append_foreign_row(tmp_path, "iceberg")
+        table = iceberg_table(tmp_path)
+        old = [each.snapshot_id for each in table.metadata.snapshots][:-1]
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+        raise OutcomeUnknownError("the connection was closed")
+
+    step = once("after commit", expire_and_lose)
+    receipts = copied(Watched(open_in(tmp_path, "iceberg"), step), options_of(writer))
+    assert [receipt.rows for receipt in receipts] == [90]
+    assert offsets_in(tmp_path, "iceberg") == sorted([*BOTH, (7, 7)])
+
+
 def test_a_commit_of_another_program_is_kept_and_the_same_files_go_on_top(
     writer: DirectoryWriter, kind: Kind, tmp_path: Path
 ) -> None:
@@ -276,6 +301,17 @@ def test_expired_snapshots_change_nothing(writer: DirectoryWriter, tmp_path: Pat
     (receipt,) = copied(open_in(tmp_path, "iceberg"), options_of(writer))
     assert receipt.rows == 5
     assert offsets_in(tmp_path, "iceberg") == sorted([*BOTH, *((0, offset) for offset in range(60, 65))])
+
+
+def test_a_compacted_table_whose_snapshots_are_expired_is_not_taken_for_a_new_one(
+    writer: DirectoryWriter, tmp_path: Path
+) -> None:
+    """The only snapshot has added all rows, as the first one of a table has, but it replaced others."""
+    copied(open_in(tmp_path, "iceberg"), options_of(writer, maxOffsetsPerTrigger=20))
+    table = iceberg_table(tmp_path)
+    table.overwrite(table.scan().to_arrow())
+    expire_all_but_the_last(tmp_path)
+    assert copied(open_in(tmp_path, "iceberg"), options_of(writer)) == []
 
 
 def test_a_snapshot_that_expires_while_a_batch_is_written_changes_nothing(

@@ -40,6 +40,9 @@ class Committer:
                 _log.warning("%s; its receipt is in the table", failure)
                 return True
             if self._table.positions(receipt.spans) != before:
+                if self._has(files):
+                    _log.warning("%s; its files are in the table, and its receipt is expired", failure)
+                    return True
                 _log.warning("another job has written the same offsets to %s; continuing after it", self._table.name)
                 self.discard(files)
                 return False
@@ -57,6 +60,10 @@ class Committer:
                 self._pause(pause_s)
         self._table.refresh()
         return self._table.holds(receipt)
+
+    def _has(self, files: Sequence[NewFile]) -> bool:
+        names = {file.name for file in self._table.files()}
+        return any(file.name in names for file in files)
 
     def discard(self, files: Sequence[NewFile]) -> None:
         """Delete files that no commit mentions."""

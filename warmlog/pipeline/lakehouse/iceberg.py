@@ -303,9 +303,17 @@ def _arrow_type(iceberg_field: Any) -> Any:
 
 
 def _is_first(snapshot: Any) -> bool:
-    """Whether a snapshot without a parent never had one: all of its rows are its own."""
-    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-    return "total-records" not in summary or summary["total-records"] == summary.get("added-records", "0")
+    """Whether a snapshot without a parent never had one: snapshots are numbered, except in tables of version 1.
+
+    There it is one that appended all of the rows.
+    """
+    if snapshot.sequence_number:
+        return bool(snapshot.sequence_number == 1)
+    if snapshot.summary is None:
+        return True
+    summary = snapshot.summary.additional_properties
+    appended = "total-records" not in summary or summary["total-records"] == summary.get("added-records", "0")
+    return bool(appended and snapshot.summary.operation.value == "append")
 
 
 def _known(file: Any, field: Any) -> bool:
