@@ -56,6 +56,20 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class DefaultGroup(LazyGroup):
+    """A group that takes arguments without the name of a command as those of its default one."""
+
+    def __init__(self, *, default: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; `--help` alone is the group's."""
+        if args and args[0] not in self.table and args[0] not in ctx.help_option_names:
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+
 class RootGroup(LazyGroup):
     """The outermost group: turns every failure into one line and an exit status (see `warmlog.cli.failure`)."""
 

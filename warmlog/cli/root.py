@@ -2,7 +2,7 @@
 
 import click
 
-from warmlog.cli.command_groups import LazyGroup, RootGroup
+from warmlog.cli.command_groups import DefaultGroup, LazyGroup, RootGroup
 from warmlog.cli.connection.login import use_delegation_token, use_login
 from warmlog.cli.connection.tls import use_file
 from warmlog.cli.profiles import use_profile
@@ -158,13 +158,26 @@ PIPELINE_COMMANDS = {
     "count": ("warmlog.cli.pipeline.archive", "count", "Count records by batch headers alone."),
     "archive": ("warmlog.cli.pipeline.archive", "archive", "Write records to Parquet files, each record exactly once."),
     "table": (
-        "warmlog.cli.pipeline.table",
+        "warmlog.cli.root",
         "table",
-        "Copy a topic to a Delta or Iceberg table, exactly once.",
+        "Copy a topic to a Delta or Iceberg table, exactly once; maintain tables.",
     ),
     "replay": ("warmlog.cli.pipeline.replay", "replay", "Send the records of an archive or a topic to a topic."),
     "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset; compare an archive with the log."),
     "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Report what compaction would save."),
+}
+
+TABLE_COMMANDS = {
+    "copy": (
+        "warmlog.cli.pipeline.table",
+        "table",
+        "Copy a topic to a table; the default, so the name can be left out.",
+    ),
+    "maintain": (
+        "warmlog.cli.pipeline.maintain",
+        "maintain",
+        "Merge small files, expire versions, delete unneeded files.",
+    ),
 }
 
 
@@ -286,6 +299,14 @@ pipeline = LazyGroup(
     name="pipeline",
     table=PIPELINE_COMMANDS,
     help="Run jobs over partition directories and brokers, with or without Spark.",
+)
+
+table = DefaultGroup(
+    name="table",
+    table=TABLE_COMMANDS,
+    default="copy",
+    help="Copy a topic to a Delta or Iceberg table, or maintain a table.\n\n"
+    "`warmlog pipeline table TOPIC TARGET` is short for `warmlog pipeline table copy TOPIC TARGET`.",
 )
 
 

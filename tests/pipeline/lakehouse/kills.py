@@ -1,9 +1,10 @@
 """Kill `warmlog pipeline table` at random moments while records arrive, then see that each is in the table once.
 
-    python -m tests.pipeline.lakehouse.kills --kills 200 --seed 7 [--kind delta|iceberg] [--writers 2]
+    python -m tests.pipeline.lakehouse.kills --kills 200 --seed 7 [--kind delta|iceberg] [--writers 2] [--maintained]
 
-Each round starts the writers, kills them with kill -9 after a random time, and appends records. The last run is left
-alone. DuckDB reads the files that the libraries list; neither knows of receipts. The audit has to agree.
+Each round starts the writers, kills them with kill -9 after a random time, and appends records. With --maintained,
+`warmlog pipeline table maintain` runs beside them, and is killed, too. The last runs are left alone. DuckDB reads the
+files that the libraries list; neither knows of receipts. The audit has to agree.
 """
 
 import argparse
@@ -29,6 +30,7 @@ PARTITIONS = 3
 RECORDS = 20_000  # of each partition, a round
 START_S = 0.8  # a process needs to import its libraries
 LONGEST_S = 2.5
+MAINTAINED_S = 6.0  # beside maintenance, which takes time itself
 
 
 def start(broker: Broker, directory: Path, kind: Kind, *more: str) -> subprocess.Popen[bytes]:
@@ -41,29 +43,50 @@ def start(broker: Broker, directory: Path, kind: Kind, *more: str) -> subprocess
     )
 
 
+def start_maintenance(directory: Path, kind: Kind) -> subprocess.Popen[bytes]:
+    """Start maintenance that expires all versions but the newest."""
+    command = [sys.executable, "-m", "warmlog", "pipeline", "table", "maintain", *arguments_of(directory, kind)]
+    return subprocess.Popen(
+        [*command, "--older-than", "1s"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a writer."""
+    """Kill a process."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def rounds(
-    broker: Broker, directory: Path, kind: Kind, kills: int, writers: int, chance: random.Random
+    broker: Broker, directory: Path, kind: Kind, kills: int, writers: int, chance: random.Random, *, maintained: bool
 ) -> Iterator[int]:
-    """Run and kill writers; yield the number of rows in the table after each round."""
+    """Run and kill writers, and maintenance; yield the number of rows in the table after each round."""
     with Client(broker.native) as client:
         client.create_topic("orders", partitions=PARTITIONS, configs={"segment.bytes": "1048576"})
         done = 0
+        if maintained:
+            grow(broker, directory, kind)
         while done < kills:
             running = [start(broker, directory, kind) for _ in range(writers)]
+            running += [start_maintenance(directory, kind)] if maintained else []
             for partition in range(PARTITIONS):
                 client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
-            for process in running:
-                time.sleep(chance.uniform(START_S if process is running[0] else 0.0, LONGEST_S))
+            longest_s = MAINTAINED_S if maintained else LONGEST_S
+            for number, process in enumerate(chance.sample(running, len(running))):
+                time.sleep(chance.uniform(0.0 if number else START_S, longest_s))
                 kill(process)
                 done += 1
             yield rows_in(directory, kind)
+
+
+def grow(broker: Broker, directory: Path, kind: Kind) -> None:
+    """Give the table many small files, and versions."""
+    with Client(broker.native) as client:
+        for partition in range(PARTITIONS):
+            client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
+    process = start(broker, directory, kind, "--until-end", "-o", "maxOffsetsPerTrigger=2000")
+    assert process.wait() == 0, "the first run failed"
 
 
 def rows_in(directory: Path, kind: Kind) -> int:
@@ -88,6 +111,11 @@ def finish(broker: Broker, directory: Path, kind: Kind) -> list[tuple[int, int]]
     return sorted((expected ^ set(found)) | {(row[0], row[1]) for row in doubled})
 
 
+def maintain(directory: Path, kind: Kind) -> None:
+    """Run maintenance to its end."""
+    assert start_maintenance(directory, kind).wait() == 0, "the last maintenance failed"
+
+
 def audit(broker: Broker, directory: Path, kind: Kind) -> int:
     """Return 1 if the audit finds anything."""
     command = [sys.executable, "-m", "warmlog", "pipeline", "audit", "orders", *arguments_of(directory, kind)]
@@ -101,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--kind", choices=KINDS, default=None)
     parser.add_argument("--writers", type=int, default=2)
+    parser.add_argument("--maintained", action="store_true")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -108,10 +137,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kind in [given.kind] if given.kind else KINDS:
         with tempfile.TemporaryDirectory() as name, Broker(data_dir=Path(name, "data")) as broker:
             kills = given.kills if given.kind else given.kills // len(KINDS)
-            for rows in rounds(broker, Path(name), kind, kills, given.writers, random.Random(seed)):
+            chance = random.Random(seed)
+            for rows in rounds(broker, Path(name), kind, kills, given.writers, chance, maintained=given.maintained):
                 print(f"{kind}: {rows:,} rows", flush=True)
             faults = finish(broker, Path(name), kind)
             wrong += audit(broker, Path(name), kind)
+            if given.maintained:
+                maintain(Path(name), kind)
+                faults += finish(broker, Path(name), kind)
+                wrong += audit(broker, Path(name), kind)
             print(f"{kind}: {len(offsets_in(Path(name), kind)):,} rows, missing or doubled: {faults[:10] or 'none'}")
             wrong += len(faults)
     return 1 if wrong else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.lakehouse.kills import RECORDS, audit, finish, rounds
+from tests.pipeline.lakehouse.kills import RECORDS, audit, finish, maintain, rounds
 from tests.pipeline.lakehouse.tables import Kind, offsets_in
 from warmlog.testing import Broker
 
@@ -18,7 +18,20 @@ pytestmark = pytest.mark.interop  # takes minutes
 def test_killed_at_random_moments_each_record_is_in_the_table_once(kind: Kind, writers: int, tmp_path: Path) -> None:
     chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
     with Broker(data_dir=tmp_path / "data") as broker:
-        counts = list(rounds(broker, tmp_path, kind, 3 * writers, writers, chance))
+        counts = list(rounds(broker, tmp_path, kind, 3 * writers, writers, chance, maintained=False))
         assert finish(broker, tmp_path, kind) == []
         assert audit(broker, tmp_path, kind) == 0
     assert len(offsets_in(tmp_path, kind)) == len(counts) * 3 * RECORDS
+
+
+def test_killed_beside_maintenance_that_is_killed_too(kind: Kind, tmp_path: Path) -> None:
+    """Maintenance merges files and expires versions while two writers commit; all three are killed."""
+    chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
+    with Broker(data_dir=tmp_path / "data") as broker:
+        counts = list(rounds(broker, tmp_path, kind, 9, 2, chance, maintained=True))
+        assert finish(broker, tmp_path, kind) == []
+        assert audit(broker, tmp_path, kind) == 0
+        maintain(tmp_path, kind)
+        assert finish(broker, tmp_path, kind) == []
+        assert audit(broker, tmp_path, kind) == 0
+    assert len(offsets_in(tmp_path, kind)) == (len(counts) + 1) * 3 * RECORDS

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,10 +18,12 @@ from pyarrow.fs import S3FileSystem
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.lakehouse.tables import AnyTable, Kind, copied, options_of
 from tests.pipeline.lakehouse.test_exactly_once import BOTH, KilledError, Killer, Watched, once
+from tests.pipeline.lakehouse.test_maintenance import upkeep_of
 from warmlog.cli.pipeline.audit import audit as audit_command
 from warmlog.cli.pipeline.table import table as table_command
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
+from warmlog.pipeline.lakehouse.maintenance.job import MaintenanceJob
 from warmlog.pipeline.lakehouse.table import OutcomeUnknownError
 from warmlog.pipeline.lakehouse.target import open_table
 from warmlog.pipeline.runner import LocalRunner
@@ -175,3 +178,20 @@ def test_the_commands_take_the_options_of_the_store(writer: DirectoryWriter, kin
     assert "committed 90 records" in result.output
     result = CliRunner().invoke(audit_command, arguments)
     assert "2 partitions, 90 rows: nothing wrong" in result.output
+
+
+def test_maintenance_merges_expires_and_deletes(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
+    copied(bucket.open(kind), options_of(writer, maxOffsetsPerTrigger=30))
+    orphan = bucket.open(kind).store().create("warmlog-orphan.parquet")
+    parquet.write_table(pa.table({"left": ["by a killed run"]}), orphan)
+    orphan.close()
+    young = upkeep_of(bucket.open(kind))
+    assert (MaintenanceJob(young).run().new_files, len(bucket.open(kind).files())) == (1, 1)
+    old = upkeep_of(bucket.open(kind), snapshots=timedelta(), files=timedelta())
+    done = MaintenanceJob(old).run()
+    assert (done.versions, done.deleted_files >= 4) == (0 if kind == "delta" else 3, True)
+    everything = bucket.files.get_file_info(pa.fs.FileSelector(bucket.name, recursive=True))
+    assert len([info for info in everything if info.path.endswith(".parquet")]) == 1
+    assert bucket.rows(kind) == BOTH
+    assert audited(bucket, kind, options_of(writer)).findings == []
+    assert copied(bucket.open(kind), options_of(writer)) == []

@@ -24,6 +24,7 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.columns import check_column
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
@@ -92,13 +93,23 @@ class DeltaTable:
         """The version that was read last."""
         return int(self._table.version())
 
+    @property
+    def handle(self) -> Any:
+        """The library's table, at the version that was read last."""
+        return self._table
+
+    @property
+    def storage(self) -> dict[str, str]:
+        """Options of the object store."""
+        return self._storage
+
     def create(self) -> None:
         """Create the table unless it exists. Raises PipelineError."""
         import deltalake
 
         from warmlog.pipeline.source.arrow import arrow_schema
 
-        with _errors(self._uri):
+        with delta_errors(self._uri):
             if not deltalake.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
                 deltalake.DeltaTable.create(
                     self._uri, schema=arrow_schema(self._columns), mode="ignore", storage_options=self._storage
@@ -108,14 +119,14 @@ class DeltaTable:
         """Whether there is a table. Raises PipelineError."""
         import deltalake
 
-        with _errors(self._uri):
+        with delta_errors(self._uri):
             return bool(deltalake.DeltaTable.is_deltatable(self._uri, storage_options=self._storage))
 
     def refresh(self) -> None:
         """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
         import deltalake
 
-        with _errors(self._uri):
+        with delta_errors(self._uri):
             before = self._table
             self._table = deltalake.DeltaTable(self._uri, storage_options=self._storage)
             if before is not None and (
@@ -138,13 +149,13 @@ class DeltaTable:
         for name in self._columns:
             check_column(self._uri, name, _arrow_type(fields[name]) if name in fields else None)
         for name, field in fields.items():
-            if name not in self._columns and not field.nullable:
+            if self._columns and name not in self._columns and not field.nullable:
                 raise PipelineError(f"{self._uri}: column {name} must not be null, and a topic has no such column")
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the positions of partitions that the version has."""
         wanted = list(keys)
-        with _errors(self._uri):
+        with delta_errors(self._uri):
             self._follow()
             for key in wanted:
                 if key not in self._known:  # a lookup reads the log since the last checkpoint: 0.3 ms each
@@ -192,31 +203,43 @@ class DeltaTable:
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         """Append files, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""
-        from deltalake.exceptions import CommitFailedError
-        from deltalake.transaction import AddAction, CommitProperties
-
-        added = [
-            AddAction(
-                path=file.name,
-                size=file.size,
-                partition_values={},
-                modification_time=round(datetime.now(UTC).timestamp() * 1000),
-                data_change=True,
-                stats=json.dumps(stats_of(file)),
-            )
-            for file in files
-        ]
-        properties = CommitProperties(
-            custom_metadata={USER_METADATA: json.dumps({KEY: receipt.text()})},
-            max_commit_retries=0,
-            app_transactions=self._transactions(receipt),
-        )
         self._tried_at = self.version
         assert self._known_at == self._tried_at, "positions were read from this version"
+        self._write([add_action(file) for file in files], {KEY: receipt.text()}, self._transactions(receipt))
+
+    def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
+        """Put files in place of others with the same rows, and commit the ledger, as the version after the one read.
+
+        Raises ConflictError, OutcomeUnknownError.
+        """
+        from deltalake.transaction import RemoveAction
+
+        now = _now_ms()
+        gone = [
+            RemoveAction(
+                path=file.path.removeprefix(f"{self._uri.rstrip('/')}/"),
+                data_change=False,
+                deletion_timestamp=now,
+                size=file.size,
+                partition_values={},
+            )
+            for file in removed
+        ]
+        actions = [*gone, *(add_action(file, data_change=False) for file in added)]
+        self._write(actions, {LEDGER_KEY: ledger_text(ledger)}, [])
+
+    def _write(self, actions: list[Any], metadata: dict[str, str], transactions: list[Any]) -> None:
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import CommitProperties
+
+        properties = CommitProperties(
+            custom_metadata={USER_METADATA: json.dumps(metadata)}, max_commit_retries=0, app_transactions=transactions
+        )
+        version = self.version + 1
         try:
-            self._table.create_write_transaction(added, "append", self._table.schema(), commit_properties=properties)
+            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=properties)
         except CommitFailedError as error:
-            raise ConflictError(f"{self._uri}: version {self._tried_at + 1} was not committed: {error}") from error
+            raise ConflictError(f"{self._uri}: version {version} was not committed: {error}") from error
         except Exception as error:
             raise OutcomeUnknownError(f"{self._uri}: {error}") from error
 
@@ -246,7 +269,7 @@ class DeltaTable:
         """Return the files of the version that was read last."""
         import pyarrow as pa
 
-        with _errors(self._uri):
+        with delta_errors(self._uri):
             listed = pa.table(self._table.get_add_actions(flatten=True))
             hiding = pa.table(self._table.deletion_vectors().read_all())
         hidden = {path.rpartition("/")[2] for path in hiding.column("filepath").to_pylist()}
@@ -267,26 +290,56 @@ class DeltaTable:
         ]
 
     def commits(self) -> Iterator[Committed]:
-        """Yield the commits with receipts whose log is still there, newest first."""
-        return self._commits(None)
+        """Yield the commits with receipts whose log is still there, then those of the ledger, newest first."""
+        with delta_errors(self._uri):
+            history = self._table.history(None)
+        for entry in history:
+            version = int(entry["version"])
+            source = f"{self._uri}, version {version}"
+            ledger = _metadata_text(entry.get(USER_METADATA), LEDGER_KEY)
+            if ledger is not None:
+                receipts, _ = parse_ledger(ledger, source)
+                yield from (Committed(version=version, receipt=receipt) for receipt in reversed(receipts))
+                return
+            text = _metadata_text(entry.get(USER_METADATA), KEY)
+            if text is not None:
+                yield Committed(version=version, receipt=parse_receipt(text, source))
 
-    def _commits(self, limit: int | None) -> Iterator[Committed]:
-        with _errors(self._uri):
+    def _commits(self, limit: int) -> Iterator[Committed]:
+        with delta_errors(self._uri):
             history = self._table.history(limit)
         for entry in history:
-            text = _receipt_text(entry.get(USER_METADATA))
+            text = _metadata_text(entry.get(USER_METADATA), KEY)
             if text is not None:
                 version = int(entry["version"])
                 yield Committed(version=version, receipt=parse_receipt(text, f"{self._uri}, version {version}"))
 
 
-def _receipt_text(metadata: Any) -> str | None:
-    """Return a receipt's text from the metadata of a commit, which may be of another program."""
+def add_action(file: NewFile, *, data_change: bool = True) -> Any:
+    """Return the action that adds a file. `data_change`: whether its rows are new."""
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.name,
+        size=file.size,
+        partition_values={},
+        modification_time=_now_ms(),
+        data_change=data_change,
+        stats=json.dumps(stats_of(file)),
+    )
+
+
+def _now_ms() -> int:
+    return round(datetime.now(UTC).timestamp() * 1000)
+
+
+def _metadata_text(metadata: Any, key: str) -> str | None:
+    """Return a receipt's or ledger's text from the metadata of a commit, which may be of another program."""
     try:
         form = json.loads(metadata)
     except (TypeError, ValueError):
         return None
-    return form.get(KEY) if isinstance(form, dict) else None
+    return form.get(key) if isinstance(form, dict) else None
 
 
 def _app(key: TopicPartition) -> str:
@@ -338,7 +391,7 @@ def _arrow_type(field: Any) -> Any:
 
 
 @contextmanager
-def _errors(uri: str) -> Iterator[None]:
+def delta_errors(uri: str) -> Iterator[None]:
     """Raise the library's errors as those of the pipeline."""
     from deltalake.exceptions import DeltaError
 

@@ -56,6 +56,13 @@ class RowDigest:
             self._hashes[name] = xxhash.xxh3_64()
         self._hashes[name].update(data)
 
+    def copy(self) -> "RowDigest":
+        """Return a digest of the same rows, to which others can be added."""
+        other = RowDigest(self._columns)
+        other.rows = self.rows
+        other._hashes = {name: part.copy() for name, part in self._hashes.items()}
+        return other
+
     def hexdigest(self) -> str:
         """Return the digest of the rows so far; empty without rows."""
         if not self.rows:

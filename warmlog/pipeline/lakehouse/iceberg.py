@@ -20,6 +20,7 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.columns import check_column
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
@@ -77,6 +78,11 @@ class IcebergTable:
         snapshot = self._table.metadata.current_snapshot_id
         return NO_SNAPSHOT if snapshot is None else int(snapshot)
 
+    @property
+    def handle(self) -> Any:
+        """The library's table, at the snapshot that was read last."""
+        return self._table
+
     def create(self) -> None:
         """Create the table, and its namespace, unless they exist. Raises PipelineError."""
         from warmlog.pipeline.source.arrow import arrow_schema
@@ -113,7 +119,7 @@ class IcebergTable:
         for name in self._columns:
             check_column(self._identifier, name, _arrow_type(fields[name]) if name in fields else None)
         for name, field in fields.items():
-            if name not in self._columns and field.required:
+            if self._columns and name not in self._columns and field.required:
                 raise PipelineError(f"{self._identifier}: column {name} is required, and a topic has no such column")
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
@@ -167,18 +173,27 @@ class IcebergTable:
 
     def _ancestors(self) -> Iterator[Committed | None]:
         """Yield the receipts of the current snapshot and its ancestors, newest first; None if the rest is expired."""
+        for commit, snapshot in self._history():
+            if commit is not None or snapshot == NO_SNAPSHOT:
+                yield commit
+
+    def _history(self) -> Iterator[tuple[Committed | None, int]]:
+        """Yield the receipt, if any, and the id of the current snapshot and its ancestors, newest first.
+
+        The last id is NO_SNAPSHOT if the rest is expired.
+        """
         at = self._table.metadata.current_snapshot_id
         while at is not None:
             snapshot = self._table.metadata.snapshot_by_id(at)
             if snapshot is None:
-                yield None
+                yield None, NO_SNAPSHOT
                 return
             text = None if snapshot.summary is None else snapshot.summary.additional_properties.get(KEY)
-            if text is not None:
-                yield Committed(version=at, receipt=parse_receipt(text, f"{self._identifier}, snapshot {at}"))
+            source = f"{self._identifier}, snapshot {at}"
+            yield None if text is None else Committed(version=at, receipt=parse_receipt(text, source)), at
             at = snapshot.parent_snapshot_id
             if at is None and not _is_first(snapshot):
-                yield None  # pyiceberg removes the parent's id with the parent
+                yield None, NO_SNAPSHOT  # pyiceberg removes the parent's id with the parent
 
     def store(self) -> FileStore:
         """Return where tasks write files to."""
@@ -250,8 +265,17 @@ class IcebergTable:
             ]
 
     def commits(self) -> Iterator[Committed]:
-        """Yield the commits with receipts that the history still has, newest first."""
-        return (commit for commit in self._ancestors() if commit is not None)
+        """Yield the commits with receipts that the history still has, then those of the ledger, newest first."""
+        text = self._table.metadata.properties.get(LEDGER_KEY)
+        receipts, marks = ((), {}) if text is None else parse_ledger(text, self._identifier)
+        for commit, snapshot in self._history():
+            if snapshot == marks.get("snapshot") or snapshot == NO_SNAPSHOT:
+                break
+            if commit is not None:
+                yield commit
+        else:
+            return  # all snapshots are there, and none is the ledger's: the table was rolled back to before it
+        yield from (Committed(version=marks["snapshot"], receipt=receipt) for receipt in reversed(receipts))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

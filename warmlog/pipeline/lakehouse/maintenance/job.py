@@ -1,0 +1,214 @@
+"""The job behind `warmlog pipeline table maintain`: small files are merged, old versions expire, unneeded files go.
+
+1. Each step is repeatable, and nothing is deleted that a version has: a job that is killed leaves files without a
+   commit, which a later one deletes.
+2. A commit goes on top of a version that was read: the files that it replaces are all in it, and the ledger has the
+   receipts of all its commits. If another commit comes first, the same files are committed on top of that one.
+3. Files without a commit are kept for `MIN_AGE` at least. A batch of a job is planned to take a minute from its first
+   file to its commit, so none is left that long.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.committing import PAUSES_S
+from warmlog.pipeline.lakehouse.ledger import Rewrite, fold
+from warmlog.pipeline.lakehouse.maintenance.merging import Merged, UnorderedFileError, rewrite
+from warmlog.pipeline.lakehouse.maintenance.planning import Bin, Footer, bins, candidates, read_footer
+from warmlog.pipeline.lakehouse.maintenance.upkeep import Upkeep
+from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError
+from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, NewFile
+
+_log = logging.getLogger(__name__)
+
+MIN_AGE = timedelta(days=1)  # of files without a commit
+
+
+@dataclass(slots=True, kw_only=True)
+class Maintenance:
+    """What was done, or would be. Sizes are in bytes.
+
+    `merged_files`: small files that became `new_files`, with `rows`. `versions`: that expired; `kept_versions`: that
+    did not. `left_alone`: paths of files that cannot be merged, and why.
+    """
+
+    table: str
+    dry_run: bool
+    merged_files: int = 0
+    merged_size: int = 0
+    new_files: int = 0
+    new_size: int = 0
+    rows: int = 0
+    versions: int = 0
+    kept_versions: int = 0
+    deleted_files: int = 0
+    deleted_size: int = 0
+    left_alone: dict[str, str] = field(default_factory=dict)
+
+    def form(self) -> dict[str, Any]:
+        """Return the same as a JSON object."""
+        return asdict(self)
+
+
+class MaintenanceJob:
+    """Maintains a table. `file_bytes`: target size of files. `pause`: waits so many seconds before another attempt."""
+
+    def __init__(
+        self,
+        upkeep: Upkeep,
+        *,
+        file_bytes: int = DEFAULT_FILE_BYTES,
+        compression: str = "zstd",
+        dry_run: bool = False,
+        pause: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        self._upkeep = upkeep
+        self._table = upkeep.table
+        self._file_bytes = file_bytes
+        self._compression = compression
+        self._pause = pause
+        self._skip: set[frozenset[str]] = set()
+        self._footers: dict[str, Footer] = {}
+        self.done = Maintenance(table=self._table.name, dry_run=dry_run)
+
+    def run(self) -> Maintenance:
+        """Do all steps. Raises PipelineError, OSError."""
+        self._table.refresh()
+        self._merge()
+        self._expire()
+        unneeded = self._upkeep.unneeded()
+        self.done.deleted_files, self.done.deleted_size = len(unneeded.paths), unneeded.size
+        if not self.done.dry_run:
+            self._upkeep.delete(unneeded)
+        return self.done
+
+    # -- small files --
+
+    def _merge(self) -> None:
+        """Merge bins until there are none: what is still small after one goes into another."""
+        while planned := self._bins():
+            for part in planned:
+                if self.done.dry_run:
+                    self._count(part, new_files=max(round(part.size / self._file_bytes), 1), new_size=part.size)
+                else:
+                    self._merge_bin(part)
+            if self.done.dry_run:
+                return
+            self._table.refresh()
+
+    def _bins(self) -> list[Bin]:
+        listed = []
+        for file in candidates(self._table.files(), self._file_bytes):
+            if file.path in self.done.left_alone:
+                continue
+            footer = self._footers.get(file.path) or self._footer(file)
+            if footer is not None:
+                self._footers[file.path] = footer
+                listed.append((file, footer))
+        return bins(listed, self._receipts(), self._file_bytes, self._skip)
+
+    def _footer(self, file: DataFile) -> Footer | None:
+        import pyarrow as pa
+
+        try:
+            return read_footer(self._table.store(), file)
+        except (OSError, pa.ArrowException) as error:
+            self._leave(file, str(error))
+            return None
+
+    def _leave(self, file: DataFile, reason: str) -> None:
+        self.done.left_alone[file.path] = reason
+        _log.warning("%s is left as it is: %s", file.path, reason)
+
+    def _receipts(self) -> list[Receipt]:
+        """Return the receipts of the version, from oldest to newest."""
+        return [commit.receipt for commit in self._table.commits()][::-1]
+
+    def _merge_bin(self, part: Bin) -> None:
+        import pyarrow as pa
+
+        try:
+            merged = rewrite(self._table.store(), part, compression=self._compression, file_bytes=self._file_bytes)
+        except UnorderedFileError as error:
+            self._leave(error.file, "it is not in the order of partition and offset")
+            return
+        except pa.ArrowException as error:
+            raise PipelineError(f"a file of {self._table.name} cannot be read: {error}; see the audit") from error
+        if len(merged.files) >= len(part.files):
+            self._skip.add(frozenset(file.name for file in part.files))
+            self._discard(merged.files)
+        elif self._commit(part, merged):
+            self._count(part, len(merged.files), sum(file.size for file in merged.files))
+            self.done.rows += merged.rows
+
+    def _count(self, part: Bin, new_files: int, new_size: int) -> None:
+        self.done.merged_files += len(part.files)
+        self.done.merged_size += part.size
+        self.done.new_files += new_files
+        self.done.new_size += new_size
+
+    def _commit(self, part: Bin, merged: Merged) -> bool:
+        """Commit a rewrite; False if another program has removed or changed one of the files. Raises PipelineError."""
+        change = Rewrite(
+            removed=frozenset(file.name for file in part.files),
+            added=tuple(file.name for file in merged.files),
+            proofs=merged.proofs,
+        )
+        failure: Exception | None = None
+        for pause_s in PAUSES_S:
+            live = {file.path: file for file in self._table.files()}
+            names = {file.name for file in live.values()}
+            if not names.isdisjoint(change.added):
+                return True  # the answer to an attempt was lost
+            if any(live.get(file.path) != file for file in part.files):
+                _log.info("files of %s have changed meanwhile; their rewrite is dropped", self._table.name)
+                self._discard(merged.files)
+                return False
+            try:
+                self._upkeep.replace(part.files, merged.files, fold(self._receipts(), change, names))
+            except (ConflictError, OutcomeUnknownError) as error:
+                failure = error
+                _log.info("%s; retrying", error)
+                self._pause(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only spreads attempts
+                self._table.refresh()
+                continue
+            self._table.refresh()
+            return True
+        raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure
+
+    def _discard(self, files: Sequence[NewFile]) -> None:
+        store = self._table.store()
+        for file in files:
+            with suppress(OSError, PipelineError):  # what cannot be deleted now is unneeded later
+                store.delete(file.name)
+
+    # -- versions --
+
+    def _expire(self) -> None:
+        failure: Exception | None = None
+        for pause_s in PAUSES_S:
+            expired = self._upkeep.to_expire()
+            self.done.versions, self.done.kept_versions = len(expired.versions), expired.kept
+            if self.done.dry_run:
+                return
+            names = [file.name for file in self._table.files()]
+            try:
+                self._upkeep.expire(expired, fold(self._receipts(), Rewrite(), names))
+            except (ConflictError, OutcomeUnknownError) as error:
+                failure = error
+                _log.info("%s; retrying", error)
+                self._pause(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - only spreads attempts
+                self._table.refresh()
+                continue
+            self._table.refresh()
+            return
+        raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure

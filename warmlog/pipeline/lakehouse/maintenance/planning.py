@@ -1,0 +1,102 @@
+"""Choose which files of a table become fewer: bins of small files, each of which is rewritten and committed by itself.
+
+1. Only files of this job's name are rewritten; those of other programs stay as they are, and so do files of which rows
+   are deleted by deletion vectors or delete files.
+2. Files of a bin have the same columns, down to the types, and rows of the same era (`ledger`). Files that no receipt
+   names any more are among themselves.
+3. A bin's row groups fit into memory: `OPEN_BYTES`, and at most `OPEN_FILES` files. What it becomes may still be small;
+   then it goes into another bin.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warmlog.pipeline.lakehouse.ledger import eras
+from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.writing import PREFIX, FileStore
+
+OPEN_BYTES = 256 << 20  # of decoded row groups, one of each file of a bin
+OPEN_FILES = 64
+SMALL = 0.75  # share of the target size below which a file is rewritten
+BIN_TARGETS = 8  # a bin is at most so many files of the target size: what a kill or a conflict costs
+UNKNOWN_ERA = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footer:
+    """What a file's footer says. `schema`: of Arrow, with field ids. `group_bytes`: its largest row group, decoded."""
+
+    schema: Any
+    group_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Files to be rewritten together, in the order of their commits, and the receipts that name them."""
+
+    files: tuple[DataFile, ...]
+    schema: Any
+    receipts: tuple[Receipt, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
+
+
+def read_footer(store: FileStore, file: DataFile) -> Footer:
+    """Read the footer of a file. Raises OSError, and pyarrow's errors for a damaged file."""
+    from pyarrow import parquet
+
+    with store.open(file.path) as stream, parquet.ParquetFile(stream) as opened:
+        metadata = opened.metadata
+        groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+        return Footer(schema=opened.schema_arrow.remove_metadata(), group_bytes=max(groups, default=0))
+
+
+def candidates(files: Iterable[DataFile], target: int) -> list[DataFile]:
+    """Return the files that are small enough to be rewritten. `target`: size of a file, in bytes."""
+    return [
+        file for file in files if file.name.startswith(PREFIX) and not file.hides_rows and file.size < SMALL * target
+    ]
+
+
+def bins(
+    files: Sequence[tuple[DataFile, Footer]], receipts: Sequence[Receipt], target: int, skip: Iterable[frozenset[str]]
+) -> list[Bin]:
+    """Return the bins of candidates. `receipts`: from oldest to newest. `skip`: names of bins that stay."""
+    order: dict[str, tuple[int, int]] = {}
+    for number, (receipt, era) in enumerate(zip(receipts, eras(receipts), strict=True)):
+        for name in receipt.files:
+            order[name] = era, number
+    groups: dict[tuple[int, bytes], list[tuple[int, DataFile, Footer]]] = {}
+    for file, footer in files:
+        era, number = order.get(file.name, (UNKNOWN_ERA, 0))
+        columns = footer.schema.serialize().to_pybytes()
+        groups.setdefault((era, columns), []).append((number, file, footer))
+    made, left_out = [], set(skip)
+    for _, listed in sorted(groups.items(), key=lambda item: item[0]):
+        listed.sort(key=lambda each: (each[0], each[1].bounds.get("offset", (0, 0))[0], each[1].path))
+        for part in _parts([(file, footer) for _, file, footer in listed], target):
+            names = frozenset(file.name for file, _ in part)
+            if len(part) - sum(file.size for file, _ in part) / target >= 1 and names not in left_out:
+                named = tuple(receipt for receipt in receipts if not names.isdisjoint(receipt.files))
+                made.append(Bin(files=tuple(file for file, _ in part), schema=part[0][1].schema, receipts=named))
+    return made
+
+
+def _parts(files: Sequence[tuple[DataFile, Footer]], target: int) -> list[list[tuple[DataFile, Footer]]]:
+    """Divide files of a group, in order, by the limits of a bin."""
+    parts: list[list[tuple[DataFile, Footer]]] = [[]]
+    size = memory = 0
+    for file, footer in files:
+        full = size + file.size > BIN_TARGETS * target or memory + footer.group_bytes > OPEN_BYTES
+        if parts[-1] and (full or len(parts[-1]) >= OPEN_FILES):
+            parts.append([])
+            size = memory = 0
+        parts[-1].append((file, footer))
+        size += file.size
+        memory += footer.group_bytes
+    return parts
