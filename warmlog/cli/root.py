@@ -162,7 +162,11 @@ PIPELINE_COMMANDS = {
         "table",
         "Copy a topic to a Delta or Iceberg table, exactly once; maintain tables.",
     ),
-    "replay": ("warmlog.cli.pipeline.replay", "replay", "Send the records of an archive or a topic to a topic."),
+    "replay": (
+        "warmlog.cli.pipeline.replay",
+        "replay",
+        "Send records of a table, an archive or a topic to a topic.",
+    ),
     "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset; compare an archive with the log."),
     "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Report what compaction would save."),
 }

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from click.testing import CliRunner
 
 from tests.pipeline.archive.test_archive import archived, asked
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from tests.pipeline.lakehouse.tables import KINDS, Kind, arguments_of, copied, open_in
+from tests.pipeline.lakehouse.test_maintenance import upkeep_of
 from warmlog.cli.pipeline.replay import replay as command
 from warmlog.client.blocking import Client
 from warmlog.client.producing.producer import Message
@@ -23,11 +26,13 @@ from warmlog.pipeline.jobs.replay import (
     ReplayRules,
     ReplayTask,
     _paced,
+    plan_from_archive,
     plan_from_log,
     plan_from_table,
     replay,
     sink_options,
 )
+from warmlog.pipeline.lakehouse.maintenance.job import MaintenanceJob
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.testing import Broker
@@ -103,8 +108,72 @@ def test_a_replay_of_an_archive_keeps_all_of_a_record(
     client.create_topic(name, partitions=3)
     options = options_of(broker, source, maxOffsetsPerTrigger=50)
     archived(ArchiveStore(tmp_path), options, partition_by=partition_by)
-    sent(broker, plan_from_table(tmp_path, options), options, name)
+    sent(broker, plan_from_archive(tmp_path, options), options, name)
     assert stored(client, name) == stored(client, source)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_of_a_table_keeps_all_of_a_record(
+    broker: Broker, client: Client, tmp_path: Path, kind: Kind, source: str
+) -> None:
+    """Merged by maintenance or not."""
+    options = options_of(broker, source, maxOffsetsPerTrigger=50)
+    copied(open_in(tmp_path, kind), options)
+    for name in (f"{source}-once", f"{source}-merged"):
+        client.create_topic(name, partitions=3)
+        table = open_in(tmp_path, kind)
+        sent(broker, plan_from_table(table, options), options, name)
+        assert stored(client, name) == stored(client, source)
+        MaintenanceJob(upkeep_of(table)).run()
+        assert len(table.files()) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_a_recreated_topic_is_replayed_in_the_order_it_was_written(
+    broker: Broker, client: Client, tmp_path: Path, kind: Kind
+) -> None:
+    name = f"recreated-{kind}"
+    for values in ([b"old %d" % at for at in range(20)], [b"new %d" % at for at in range(30)]):
+        client.create_topic(name, partitions=1)
+        client.produce_many(name, values)
+        copied(open_in(tmp_path, kind), options_of(broker, name, failOnDataLoss="false", maxOffsetsPerTrigger=8))
+        client.delete_topic(name)
+    MaintenanceJob(upkeep_of(open_in(tmp_path, kind))).run()
+    options = options_of(broker, name)
+    tasks = plan_from_table(open_in(tmp_path, kind), options)
+    client.create_topic(name, partitions=1)
+    sent(broker, tasks, options, name)
+    values = [value for _, value, _, _ in stored(client, name)[0]]
+    assert values == [b"old %d" % at for at in range(20)] + [b"new %d" % at for at in range(30)]
+
+
+def test_rows_that_another_program_has_taken_out_of_files_are_not_replayed(
+    broker: Broker, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(broker, source)
+    table = open_in(tmp_path, "delta")
+    copied(table, options)
+    files = [replace(file, hides_rows=True) for file in open_in(tmp_path, "delta").files()]
+    monkeypatch.setattr(table, "files", lambda: files)
+    with pytest.raises(PipelineError, match="were deleted by another program"):
+        plan_from_table(table, options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_takes_a_table(broker: Broker, client: Client, tmp_path: Path, kind: Kind, source: str) -> None:
+    copied(open_in(tmp_path, kind), options_of(broker, source))
+    target, *where = arguments_of(tmp_path, kind)
+    common = ["--topic", source, "--native", broker.native, "--to-topic", f"{source}-copy", "--keep-partitions"]
+    done = CliRunner().invoke(command, [*common, "--table", target, *where])
+    assert f"120 records sent to {source}-copy" in done.stdout, done.output
+    assert stored(client, f"{source}-copy") == stored(client, source)
+    part = ["-o", f"startingTimestamp={NOW_MS + HOUR_MS}", "--dry-run"]
+    dry = CliRunner().invoke(command, [*common, "--table", target, *where, *part])
+    assert "60 records would be sent" in dry.stdout, dry.output
+    missing = CliRunner().invoke(command, [*common, "--table", f"{target}-x", *where])
+    assert (missing.exit_code, "is neither a table nor an archive" in missing.stderr) == (1, True), missing.output
+    lonely = CliRunner().invoke(command, [*common, "--catalog", "sqlite://"])
+    assert (lonely.exit_code, "are for --table, which is missing" in lonely.stderr) == (2, True), lonely.output
 
 
 def test_a_replay_that_is_tried_again_sends_what_is_missing(broker: Broker, client: Client, source: str) -> None:
@@ -120,13 +189,16 @@ def test_parts_by_time_and_offset(broker: Broker, source: str, tmp_path: Path) -
     bounds = {"startingTimestamp": NOW_MS + HOUR_MS // 2, "endingTimestamp": NOW_MS + HOUR_MS}
     options = options_of(broker, source, **bounds)
     archived(ArchiveStore(tmp_path), options_of(broker, source), partition_by="hour")
-    for tasks in (plan_from_log(options), plan_from_table(tmp_path, options)):
+    table = open_in(tmp_path / "table", "delta")
+    copied(table, options_of(broker, source))
+    table.refresh()
+    for tasks in (plan_from_log(options), plan_from_archive(tmp_path, options), plan_from_table(table, options)):
         rules = ReplayRules(write=None, replay_id="dry")
         done = replay(LocalRunner(), tasks, rules, options, Reporter("replay"))
         assert [(one.records, one.first_offset, one.last_offset) for one in done] == [(10, 10, 19)] * 3
     each = {str(partition): 30 for partition in range(3)}
     options = options_of(broker, source, startingOffsets=json.dumps({source: each}))
-    (first, *_) = plan_from_table(tmp_path, options)
+    (first, *_) = plan_from_archive(tmp_path, options)
     done = replay(LocalRunner(), [first], ReplayRules(write=None, replay_id="dry"), options, Reporter("replay"))
     assert [(one.records, one.first_offset) for one in done] == [(10, 30)]
 
@@ -138,7 +210,7 @@ def test_files_of_several_hours_are_read_in_the_order_of_offsets(
     for turn in range(4):  # clocks that go to and fro
         writer.segment([b"a"] * 7, [b"b"] * 6, first_ms=NOW_MS + turn % 2 * HOUR_MS)
     archived(ArchiveStore(tmp_path / "lake"), asked(writer), partition_by="hour")
-    tasks = plan_from_table(tmp_path / "lake", asked(writer))
+    tasks = plan_from_archive(tmp_path / "lake", asked(writer))
     from warmlog.pipeline.archive.table import read_in_order
 
     offsets = [
@@ -218,7 +290,7 @@ def test_an_archive_of_a_recreated_topic_is_replayed_in_the_order_it_was_written
         archived(ArchiveStore(tmp_path), options_of(broker, name, failOnDataLoss="false", maxOffsetsPerTrigger=8))
         client.delete_topic(name)
     options = options_of(broker, name)
-    tasks = plan_from_table(tmp_path, options)
+    tasks = plan_from_archive(tmp_path, options)
     client.create_topic(name, partitions=1)
     sent(broker, tasks, options, name)
     values = [value for _, value, _, _ in stored(client, name)[0]]
@@ -242,4 +314,4 @@ def test_the_command(broker: Broker, client: Client, source: str, tmp_path: Path
         refused = CliRunner().invoke(command, [*common, *arguments])
         assert (refused.exit_code, message in refused.stderr) == (2, True), refused.output
     failed = CliRunner().invoke(command, ["--table", str(tmp_path), "--topic", "t", "--native", broker.native])
-    assert (failed.exit_code, "is not an archive" in failed.stderr) == (1, True), failed.output
+    assert (failed.exit_code, "is neither a table nor an archive" in failed.stderr) == (1, True), failed.output

@@ -24,7 +24,9 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     text = (ROOT / "docs/lakehouse.md").read_text()
     shown = text.split("```text\n")[1].split("```")[0]
     assert printed["audit"].startswith(shown)
+    assert printed["replay"].startswith(text.split("```text\n")[2].split("```")[0])
+    assert "3,000 records sent to readings-again" in printed["replay"]
     merged = re.sub(r"\S+ KiB", "KiB", printed["maintain"])
-    assert merged.endswith(re.sub(r"\S+ KiB", "KiB", text.split("```text\n")[2].split("```")[0]))
-    assert printed["scan"] == text.split("```text\n")[3].split("```")[0]
+    assert merged.endswith(re.sub(r"\S+ KiB", "KiB", text.split("```text\n")[3].split("```")[0]))
+    assert printed["scan"] == text.split("```text\n")[4].split("```")[0]
     assert len(list((tmp_path / "lake" / "readings").glob("*.parquet"))) == 1

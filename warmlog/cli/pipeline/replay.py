@@ -18,6 +18,7 @@ from warmlog.cli.pipeline.job import (
     running,
     show_stats,
 )
+from warmlog.cli.pipeline.target import TableTarget, table_options
 
 if TYPE_CHECKING:
     from warmlog.pipeline.jobs.replay import Replayed, ReplayTask
@@ -37,8 +38,13 @@ COLUMNS = (
 @job_options
 @bootstrap_option
 @native_option
-@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Archive to read the records from.")
-@click.option("--to-topic", metavar="TOPIC", help="Target topic. Default for an archive: its own topic.")
+@click.option(
+    "--table",
+    metavar="TARGET",
+    help="Delta or Iceberg table to read the records from, named as for `table`; or an archive.",
+)
+@table_options
+@click.option("--to-topic", metavar="TOPIC", help="Target topic. Default for a table: the records' own topic.")
 @click.option("--keep-partitions", is_flag=True, help="Keep each record's partition, whatever its key.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N records per second.")
 @click.option("--id", "replay_id", metavar="NAME", help="Id of a failed replay, to continue it.")
@@ -47,7 +53,10 @@ COLUMNS = (
 def replay(
     bootstrap: str | None,
     native: str,
-    table: Path | None,
+    table: str | None,
+    catalog: str | None,
+    warehouse: str | None,
+    storage: tuple[tuple[str, str], ...],
     to_topic: str | None,
     keep_partitions: bool,
     rate: float | None,
@@ -56,7 +65,7 @@ def replay(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Send the records of an archive or a topic to a topic.
+    """Send the records of a table, an archive or a topic to a topic.
 
     Keys, values, headers and timestamps are kept. Choose a part by `-o startingTimestamp=…`, `-o endingTimestamp=…`,
     `-o startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in order. A missing topic is
@@ -66,6 +75,8 @@ def replay(
     job = JobOptions(**given)
     if table is not None and (job.path is not None or bootstrap is not None):
         raise click.UsageError("--table cannot be combined with --path or --bootstrap.")
+    if table is None and (catalog is not None or warehouse is not None or storage):
+        raise click.UsageError("--catalog, --warehouse and --storage are for --table, which is missing.")
     if table is None and to_topic is None:
         raise click.UsageError("--to-topic is missing: it is optional only with --table.")
     name = replay_id or uuid4().hex[:12]
@@ -76,13 +87,16 @@ def replay(
         from warmlog.pipeline.jobs.replay import replay as replay_tasks
         from warmlog.pipeline.source.input import size_of
 
-        options = _read_options(job, bootstrap, table)
+        where = (
+            None if table is None else TableTarget(target=table, catalog=catalog, warehouse=warehouse, storage=storage)
+        )
+        options = _read_options(job, bootstrap, where)
         target = to_topic or job.topic
         if "," in target:
             raise click.UsageError(
                 "--to-topic is missing: several topics are replayed into one topic, or one at a time."
             )
-        tasks = _tasks(options, table)
+        tasks = _tasks(options, where)
         write = None if dry_run else sink_options(native, target, login_options())
         reporter = Reporter("replay")
         size = (lambda: size_of(options)) if table is None else (lambda: sum(map(size_of_task, tasks)))
@@ -112,18 +126,29 @@ def replay(
     show_stats(report, job.report_file, quiet=as_json)
 
 
-def _read_options(job: JobOptions, bootstrap: str | None, table: Path | None) -> "ReadOptions":
+def _read_options(job: JobOptions, bootstrap: str | None, where: TableTarget | None) -> "ReadOptions":
     """Return the read options; a partition without records after the starting timestamp has nothing to replay."""
     common = {"includeHeaders": "true", "startingOffsetsByTimestampStrategy": "latest"}
-    if table is None:
+    if where is None:
         return job.read_options(bootstrap=bootstrap, **common)
-    return job.read_options(path=str(table.absolute()), **common)
+    return job.read_options(path=where.target, **common)
 
 
-def _tasks(options: "ReadOptions", table: Path | None) -> "list[ReplayTask]":
-    from warmlog.pipeline.jobs.replay import plan_from_log, plan_from_table
+def _tasks(options: "ReadOptions", where: TableTarget | None) -> "list[ReplayTask]":
+    from warmlog.pipeline.errors import PipelineError
+    from warmlog.pipeline.jobs.replay import plan_from_archive, plan_from_log, plan_from_table
+    from warmlog.pipeline.session import check_libraries
 
-    return plan_from_log(options) if table is None else plan_from_table(table.absolute(), options)
+    if where is None:
+        return plan_from_log(options)
+    if where.is_archive:
+        return plan_from_archive(Path(where.target).absolute(), options)
+    check_libraries("deltalake", "pyiceberg", "pyarrow", extra="lakehouse")
+    table = where.open(())
+    if not table.exists():
+        raise PipelineError(f"{table.name} is neither a table nor an archive")
+    table.refresh()
+    return plan_from_table(table, options)
 
 
 def _form(replayed: "Replayed") -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,6 +24,12 @@ class TableTarget:
     catalog: str | None
     warehouse: str | None
     storage: tuple[tuple[str, str], ...]
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is an archive's directory that is no Delta table."""
+        directory = Path(self.target)
+        return self.catalog is None and not (directory / "_delta_log").exists() and any(directory.glob("batch=*"))
 
     def open(self, columns: Sequence[str]) -> "DeltaTable | IcebergTable":
         """Return the table, which is not read yet. `columns`: those to be written. Raises PipelineError."""

@@ -1,4 +1,4 @@
-"""The job behind `warmlog pipeline replay`: send records of an archive, or of part of a topic, to a topic.
+"""The job behind `warmlog pipeline replay`: send records of a table, an archive, or part of a topic, to a topic.
 
 1. A partition is one task, and its rows are sent in offset order. So records of one key keep their order, and with
    `keep_partitions` those of every partition.
@@ -7,7 +7,7 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
+from warmlog.pipeline.jobs.table_rows import TableRows, read_rows, table_rows
+from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.sink.options import WriteOptions, write_options
@@ -48,12 +50,16 @@ class ReplayRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:
-    """One partition: splits of a log, or files with the bounds of the records to send (times in ms, ends excluded)."""
+    """One partition: splits of a log, files of an archive, or rows of a table.
+
+    Of files and rows with the bounds of the records to send (times in ms, ends excluded).
+    """
 
     topic: str
     partition: int
     splits: tuple[AnySplit, ...] = ()
     files: tuple[TableFile, ...] = ()
+    rows: TableRows | None = None
     first_offset: int | None = None
     end_offset: int | None = None
     first_ms: int | None = None
@@ -88,20 +94,34 @@ def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
     return [ReplayTask(topic=topic, partition=at, splits=tuple(splits)) for (topic, at), splits in parts.items()]
 
 
-def plan_from_table(directory: Path, options: ReadOptions) -> list[ReplayTask]:
+def plan_from_table(table: Table, options: ReadOptions) -> list[ReplayTask]:
+    """Return a task for each partition of a table, which must have been read. Raises PipelineError."""
+    parts = table_rows(table)
+    _check_topics(table.name, parts, options)
+    wanted = sorted(key for key in parts if options.topics.wants(*key))
+    return [_bounded(ReplayTask(topic=key[0], partition=key[1], rows=parts[key]), options) for key in wanted]
+
+
+def _check_topics(name: str, keys: Iterable[TopicPartition], options: ReadOptions) -> None:
+    missing = set(options.topics.named) - {topic for topic, _ in keys}
+    if missing:
+        raise PipelineError(f"{name} has no topic {', '.join(sorted(missing))}")
+
+
+def plan_from_archive(directory: Path, options: ReadOptions) -> list[ReplayTask]:
     """Return a task for each partition of an archive. Raises PipelineError if it lacks a topic."""
     commits = read_commits(directory)
     files = table_files(directory, commits)
     archived = {*files, *commits[-1].positions()}  # a partition without records has a position, but no file
-    missing = set(options.topics.named) - {topic for topic, _ in archived}
-    if missing:
-        raise PipelineError(f"{directory} has no topic {', '.join(sorted(missing))}")
+    _check_topics(str(directory), archived, options)
     wanted = sorted(key for key in archived if options.topics.wants(*key))
-    return [_table_task(key, files.get(key, ()), options) for key in wanted]
+    return [
+        _bounded(ReplayTask(topic=key[0], partition=key[1], files=tuple(files.get(key, ()))), options) for key in wanted
+    ]
 
 
-def _table_task(key: TopicPartition, files: Sequence[TableFile], options: ReadOptions) -> ReplayTask:
-    task = ReplayTask(topic=key[0], partition=key[1], files=tuple(files))
+def _bounded(task: ReplayTask, options: ReadOptions) -> ReplayTask:
+    key = task.topic, task.partition
     first, end = _bound(options.start, key), _bound(options.end, key)
     if options.start.by_time:
         task = replace(task, first_ms=first)
@@ -144,7 +164,7 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
 def size_of_task(task: ReplayTask) -> int:
     """Return how many bytes a task reads. Raises OSError."""
     files = sum(Path(file.path).stat().st_size for file in task.files)
-    return files + sum(map(size_of_split, task.splits))
+    return files + sum(map(size_of_split, task.splits)) + (0 if task.rows is None else task.rows.size)
 
 
 def replay(
@@ -185,8 +205,8 @@ def _send(rules: ReplayRules, write: WriteOptions, task: ReplayTask, batches: It
 
 def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[Any]:
     """Yield the record batches of a task in offset order."""
-    if task.files:
-        yield from _table_rows(task)
+    if task.files or task.rows is not None:
+        yield from _stored_rows(task)
         return
     from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
 
@@ -199,12 +219,16 @@ def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[
             return
 
 
-def _table_rows(task: ReplayTask) -> Iterator[Any]:
+def _stored_rows(task: ReplayTask) -> Iterator[Any]:
     first, end = task.first_offset or 0, task.end_offset
-    files = [file for file in task.files if file.end_offset > first and (end is None or file.first_offset < end)]
-    for batch in read_in_order(files, COLUMNS):
+    if task.rows is not None:
+        batches = read_rows(task.rows, COLUMNS, first=first, end=end)
+    else:
+        files = [file for file in task.files if file.end_offset > first and (end is None or file.first_offset < end)]
+        batches = read_in_order(files, COLUMNS)
+    for batch in batches:
         if "value" not in batch.schema.names:
-            raise PipelineError(f"{task.files[0].path} has no column value, so there is nothing to replay")
+            raise PipelineError(f"{task.topic}-{task.partition} has no column value, so there is nothing to replay")
         wanted = _wanted(batch, task)
         if wanted.num_rows:
             yield wanted

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from warmlog.pipeline.jobs.log_ranges import LogExtent
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch
+from warmlog.pipeline.lakehouse.ledger import lives_of
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span
 from warmlog.pipeline.source.offsets import Position
@@ -59,7 +60,7 @@ class Stretches:
         self._key = key
         self._contents = contents
         self._spans = [(receipt, receipt.spans[key]) for receipt in contents.receipts if key in receipt.spans]
-        self._lives = list(_lives([span for _, span in self._spans]))
+        self._lives = list(lives_of([span for _, span in self._spans]))
         last = self._spans[-1][1].end if self._spans else contents.positions.get(key)
         ids = {each.topic_id for each in (log, last) if each is not None} - {None}
         same = log is not None and len(ids) < 2
@@ -146,17 +147,6 @@ class Stretches:
             is_covered=is_covered,
             is_earlier=is_earlier,
         )
-
-
-def _lives(spans: Sequence[Span]) -> Iterator[int]:
-    """Yield for each span how often offsets had begun again before it."""
-    life, before = 0, None
-    for span in spans:
-        if before is not None:
-            other = None not in {before.topic_id, span.end.topic_id} and before.topic_id != span.end.topic_id
-            life += other or span.first < before.offset
-        before = span.end
-        yield life
 
 
 def _whole(span: Span, proofs: Sequence[Proof]) -> Iterator[Proof]:

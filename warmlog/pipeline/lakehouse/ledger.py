@@ -51,6 +51,15 @@ def eras(receipts: Iterable[Receipt]) -> Iterator[int]:
         yield era
 
 
+def lives_of(spans: Iterable[Span]) -> Iterator[int]:
+    """Yield for each span of a partition, from oldest to newest, how often offsets had begun again before it."""
+    life, before = 0, None
+    for span in spans:
+        life += before is not None and _begins_again(before, span)
+        before = span.end
+        yield life
+
+
 def _begins_again(before: Position, span: Span) -> bool:
     other = None not in {before.topic_id, span.end.topic_id} and before.topic_id != span.end.topic_id
     return other or span.first < before.offset
