@@ -177,6 +177,7 @@ TABLE_COMMANDS = {
         "table",
         "Copy a topic to a table; the default, so the name can be left out.",
     ),
+    "migrate": ("warmlog.cli.pipeline.migrate", "migrate", "Make an archive a Delta table, without copying its files."),
     "maintain": (
         "warmlog.cli.pipeline.maintain",
         "maintain",

@@ -26,6 +26,7 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     assert printed["audit"].startswith(shown)
     assert printed["replay"].startswith(text.split("```text\n")[2].split("```")[0])
     assert "3,000 records sent to readings-again" in printed["replay"]
+    assert "is a Delta table now: 3,000 rows" in printed["migrate"]
     merged = re.sub(r"\S+ KiB", "KiB", printed["maintain"])
     assert merged.endswith(re.sub(r"\S+ KiB", "KiB", text.split("```text\n")[3].split("```")[0]))
     assert printed["scan"] == text.split("```text\n")[4].split("```")[0]

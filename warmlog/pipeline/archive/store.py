@@ -38,6 +38,7 @@ from warmlog.protocol.partitions import TopicPartition
 COMMIT = "_commit.json"
 LOCK = "_lock"
 RUN = ".run-"
+TABLE_LOG = "_delta_log"  # there after a migration
 _BATCH = re.compile(r"batch=(\d+)")
 
 Spans: TypeAlias = Mapping[str, Mapping[str, tuple[int, int]]]
@@ -83,6 +84,14 @@ class Commit:
         }
 
 
+def check_archive(directory: Path) -> None:
+    """Raise PipelineError if an archive was migrated."""
+    if (directory / TABLE_LOG).exists():
+        raise PipelineError(
+            f"{directory} has become a Delta table: use warmlog pipeline table, and audit TOPIC {directory}"
+        )
+
+
 class ArchiveStore:
     """The directory of an archive. A writer must hold `locked`; readers need no lock."""
 
@@ -104,6 +113,7 @@ class ArchiveStore:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise PipelineError(f"{self.directory}: another job is writing to it") from None
+            check_archive(self.directory)
             self._remove_runs()
             self._run.mkdir()
             try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warmlog.pipeline.archive.store import ArchiveStore, Commit
+from warmlog.pipeline.archive.store import ArchiveStore, Commit, check_archive
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
@@ -38,6 +38,7 @@ def read_commits(directory: Path) -> list[Commit]:
     """Return all commits of an archive. Raises PipelineError if the directory is not an archive."""
     if not directory.is_dir():
         raise PipelineError(f"{directory}: no such directory")
+    check_archive(directory)
     commits = list(ArchiveStore(directory).commits())
     if not commits:
         raise PipelineError(f"{directory} is not an archive: it has no commits")

@@ -26,7 +26,7 @@ from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.columns import check_column
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
-from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, Span, parse_receipt
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -114,6 +114,32 @@ class DeltaTable:
                 deltalake.DeltaTable.create(
                     self._uri, schema=arrow_schema(self._columns), mode="ignore", storage_options=self._storage
                 )
+
+    def adopt(
+        self,
+        files: Sequence[NewFile],
+        positions: Mapping[TopicPartition, Position],
+        ledger: Sequence[Receipt],
+    ) -> None:
+        """Create the table, with files that are in its directory, in one commit. Raises PipelineError."""
+        from deltalake import Schema
+        from deltalake.transaction import CommitProperties, create_table_with_add_actions
+
+        from warmlog.pipeline.source.arrow import arrow_schema
+
+        receipt = Receipt(id="", spans={key: Span(first=0, end=position) for key, position in positions.items()})
+        properties = CommitProperties(
+            custom_metadata={USER_METADATA: json.dumps({LEDGER_KEY: ledger_text(ledger)})},
+            app_transactions=self._transactions(receipt),
+        )
+        with delta_errors(self._uri):
+            create_table_with_add_actions(
+                self._uri,
+                Schema.from_arrow(arrow_schema(self._columns)),
+                [add_action(file) for file in files],
+                storage_options=self._storage,
+                commit_properties=properties,
+            )
 
     def exists(self) -> bool:
         """Whether there is a table. Raises PipelineError."""

@@ -106,15 +106,15 @@ class MaintenanceJob:
             self._table.refresh()
 
     def _bins(self) -> list[Bin]:
-        listed = []
-        for file in candidates(self._table.files(), self._file_bytes):
+        listed, receipts = [], self._receipts()
+        for file in candidates(self._table.files(), receipts, self._file_bytes):
             if file.path in self.done.left_alone:
                 continue
             footer = self._footers.get(file.path) or self._footer(file)
             if footer is not None:
                 self._footers[file.path] = footer
                 listed.append((file, footer))
-        return bins(listed, self._receipts(), self._file_bytes, self._skip)
+        return bins(listed, receipts, self._file_bytes, self._skip)
 
     def _footer(self, file: DataFile) -> Footer | None:
         import pyarrow as pa

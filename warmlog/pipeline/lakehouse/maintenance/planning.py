@@ -1,7 +1,7 @@
 """Choose which files of a table become fewer: bins of small files, each of which is rewritten and committed by itself.
 
-1. Only files of this job's name are rewritten; those of other programs stay as they are, and so do files of which rows
-   are deleted by deletion vectors or delete files.
+1. Only files that warmlog has written are rewritten, by their names or because a receipt names them. Those of other
+   programs stay as they are, and so do files of which rows are deleted by deletion vectors or delete files.
 2. Files of a bin have the same columns, down to the types, and rows of the same era (`ledger`). Files that no receipt
    names any more are among themselves.
 3. A bin's row groups fit into memory: `OPEN_BYTES`, and at most `OPEN_FILES` files. What it becomes may still be small;
@@ -56,10 +56,13 @@ def read_footer(store: FileStore, file: DataFile) -> Footer:
         return Footer(schema=opened.schema_arrow.remove_metadata(), group_bytes=max(groups, default=0))
 
 
-def candidates(files: Iterable[DataFile], target: int) -> list[DataFile]:
+def candidates(files: Iterable[DataFile], receipts: Iterable[Receipt], target: int) -> list[DataFile]:
     """Return the files that are small enough to be rewritten. `target`: size of a file, in bytes."""
+    named = {name for receipt in receipts for name in receipt.files}
     return [
-        file for file in files if file.name.startswith(PREFIX) and not file.hides_rows and file.size < SMALL * target
+        file
+        for file in files
+        if (file.name.startswith(PREFIX) or file.name in named) and not file.hides_rows and file.size < SMALL * target
     ]
 
 
