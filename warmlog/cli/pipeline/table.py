@@ -1,5 +1,7 @@
 """`warmlog pipeline table`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +23,33 @@ from warmlog.cli.pipeline.job import (
 from warmlog.cli.pipeline.target import TableTarget, table_options
 
 if TYPE_CHECKING:
+    from warmlog.pipeline.lakehouse.job import TableJob
     from warmlog.pipeline.lakehouse.receipts import Receipt
 
 MEBIBYTE = 1 << 20
+MAX_PORT = 65535
 TOPIC_ARGUMENT = click.argument("topic", metavar="TOPIC")
+
+
+def metrics_address(value: str) -> tuple[str, int]:
+    """Split `HOST:PORT` or `PORT`."""
+    host, _, port = value.rpartition(":")
+    if not port.isdecimal() or int(port) > MAX_PORT:
+        raise click.BadParameter(f"{value!r} is not a port such as 9464, or HOST:PORT.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextmanager
+def _metrics_served(job: "TableJob", address: tuple[str, int] | None) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    from warmlog.pipeline.copying.metrics import served
+
+    host, port = address
+    with served(job.metrics, host, port) as chosen:
+        click.echo(f"warmlog: metrics at http://{host}:{chosen}/metrics", err=True)
+        yield
 
 
 @click.command()
@@ -74,6 +99,12 @@ TOPIC_ARGUMENT = click.argument("topic", metavar="TOPIC")
     show_default=True,
     help="Target size of a file in MiB.",
 )
+@click.option(
+    "--metrics",
+    metavar="[H:]P",
+    type=metrics_address,
+    help="Serve metrics for Prometheus at http://H:P/metrics, H is 127.0.0.1 by default. Port 0 chooses one.",
+)
 @click.option("--compression", type=click.Choice(["zstd", "snappy", "gzip", "none"]), default="zstd", show_default=True)
 @json_option("One JSON object per commit.")
 def table(
@@ -89,6 +120,7 @@ def table(
     commit_mib: int,
     commit_time: float,
     file_mib: int,
+    metrics: tuple[str, int] | None,
     compression: str,
     as_json: bool,
     **given: Any,
@@ -116,6 +148,7 @@ def table(
         opened.create()
         with (
             warnings_shown(),
+            _metrics_served(copying, metrics),
             running("table", job, copying.pending_bytes, copying.reporter) as run,
             until_terminated(is_endless=not until_end),
             reported(copying, job.report_file, as_json=as_json),

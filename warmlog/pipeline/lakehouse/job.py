@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warmlog.pipeline.copying.group_offsets import GroupOffsets
+from warmlog.pipeline.copying.metrics import CopyMetrics
 from warmlog.pipeline.copying.progress import Progress
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import Reporter, added
@@ -36,7 +37,7 @@ from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import choose_input, rules_of
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import Plan
-from warmlog.pipeline.source.ranges import Extent, Range, key_of
+from warmlog.pipeline.source.ranges import Extent, Range, key_of, last_of
 from warmlog.protocol.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class TableJob:
         self._group = GroupOffsets(options, self._progress.warn)
         self._group.is_behind = True  # the last run may have been killed between a commit and the group's
         self._pace: Pace | None = None
+        self._ends: dict[TopicPartition, int] = {}
+        self.metrics = CopyMetrics()
         self.reporter = Reporter("table")
         self.commits = 0
 
@@ -107,6 +110,7 @@ class TableJob:
                 receipt = self.step(run)
             except UnavailableError as error:
                 _log.warning("%s; retrying", error)
+                self.metrics.failed_checks += 1
                 receipt = None
             if receipt is not None:
                 yield receipt
@@ -125,6 +129,7 @@ class TableJob:
             offsets = sum(wanted.end - wanted.start for wanted in plan.ranges.values())
             if not offsets:
                 self._progress.positions = (self._progress.positions or {}) | self._progress.reached
+                self.metrics.checked(self._ends, self._progress.positions)
                 if self._group.is_behind:
                     self._group.commit(self._progress.positions)
                 return None
@@ -133,14 +138,17 @@ class TableJob:
             receipt = self._receipt(plan, written)
             if self._committer.commit(receipt, files):
                 break
-        self._pace.measured(offsets, sum(file.size for file in files), self._clock() - began)
-        self._count(receipt, plan, written)
+            self.metrics.dropped_batches += 1
+        seconds = self._clock() - began
+        self._pace.measured(offsets, sum(file.size for file in files), seconds)
+        self._count(receipt, plan, written, seconds)
         self._group.commit(self._progress.positions)
         return receipt
 
     def _plan(self, parallelism: int) -> Plan:
         def choose(extents: list[Extent]) -> dict[TopicPartition, Range]:
             self._load(extents)
+            self._ends = {key_of(extent): last_of(extent, self._options) for extent in extents}
             return self._progress.choose(extents, self._limit())
 
         source = choose_input(self._progress.split_options(parallelism))
@@ -194,12 +202,21 @@ class TableJob:
             proofs={key: tuple(listed) for key, listed in proofs.items()},
         )
 
-    def _count(self, receipt: Receipt, plan: Plan, written: Sequence[WrittenGroup]) -> None:
+    def _count(self, receipt: Receipt, plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:
         self._progress.positions = (self._progress.positions or {}) | self._progress.reached
         stats = added(part.stats for part in written)
         stats.skipped_bytes = plan.skipped_bytes
         stats.lost_offsets = receipt.lost
         self.reporter.add(stats)
         self.commits += 1
-        files = sum(len(part.files) for part in written)
-        self.reporter.set_details(commits=self.commits, last_receipt=receipt.id, last_files=files)
+        files = [file for part in written for file in part.files]
+        self.reporter.set_details(commits=self.commits, last_receipt=receipt.id, last_files=len(files))
+        metrics = self.metrics
+        metrics.rows += receipt.rows
+        metrics.commit_seconds += seconds
+        metrics.files += len(files)
+        metrics.file_bytes += sum(file.size for file in files)
+        metrics.lost_offsets += receipt.lost
+        metrics.damaged_batches += len(receipt.damaged)
+        metrics.committed()
+        metrics.checked(self._ends, self._progress.positions)
