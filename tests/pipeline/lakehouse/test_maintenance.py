@@ -371,6 +371,45 @@ def test_a_thousand_small_files_need_few_passes_and_little_memory(
     assert (offsets_in(tmp_path, kind), counts(tmp_path, kind, writer)[2]) == (BOTH, 0)
 
 
+def test_two_at_once_merge_each_file_once(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    copied(open_in(tmp_path, kind), options_of(writer, maxOffsetsPerTrigger=20))
+    others: list[Maintenance] = []
+    step = once("before replace", lambda: others.append(maintained(tmp_path, kind)))
+    done = MaintenanceJob(WatchedUpkeep(upkeep_of(open_in(tmp_path, kind, ())), step), pause=lambda _: None).run()
+    assert ([other.new_files for other in others], done.new_files) == ([1], 0)
+    assert (len(files_of(tmp_path, kind)), offsets_in(tmp_path, kind)) == (1, BOTH)
+    assert (counts(tmp_path, kind, writer)[2], proofs_of(tmp_path, kind)) == (0, 2)
+
+
+def test_a_file_that_is_damaged_or_in_no_order_is_named_and_left_alone(
+    writer: DirectoryWriter, kind: Kind, tmp_path: Path
+) -> None:
+    copied(open_in(tmp_path, kind), options_of(writer, maxOffsetsPerTrigger=20))
+    damaged, disordered = file_with(tmp_path, kind, 0, 0), file_with(tmp_path, kind, 0, 50)
+    Path(_local(damaged)).write_bytes(b"not parquet")
+    rows = parquet.read_table(_local(disordered))
+    parquet.write_table(rows.sort_by([("offset", "descending")]), _local(disordered), row_group_size=5)
+    done = maintained(tmp_path, kind)
+    assert (done.merged_files, done.new_files) == (3, 1)
+    reasons = {Path(_local(path)).name: reason for path, reason in done.left_alone.items()}
+    assert reasons.keys() == {Path(_local(damaged)).name, Path(_local(disordered)).name}
+    assert reasons[Path(_local(disordered)).name] == "it is not in the order of partition and offset"
+
+
+def test_the_receipts_of_a_long_log_are_read(
+    writer: DirectoryWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read in parts, until the ledger is among them."""
+    from warmlog.pipeline.lakehouse import delta
+
+    monkeypatch.setattr(delta, "FIRST_ENTRIES", 2)
+    copied(open_in(tmp_path, "delta"), options_of(writer, maxOffsetsPerTrigger=10))
+    table = open_in(tmp_path, "delta")
+    assert [commit.version for commit in table.commits()] == list(range(9, 0, -1))
+    maintained(tmp_path, "delta")
+    assert [commit.version for commit in open_in(tmp_path, "delta").commits()] == [10]
+
+
 def test_files_of_other_programs_stay_as_they_are(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
     copied(open_in(tmp_path, kind), options_of(writer, maxOffsetsPerTrigger=40))
     append_foreign_row(tmp_path, kind)

@@ -35,6 +35,7 @@ from warmlog.protocol.partitions import TopicPartition
 USER_METADATA = "userMetadata"
 PREFIX = "warmlog"
 NO_EPOCH = -1
+FIRST_ENTRIES = 64  # of the log: more are read until the ledger is among them
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # positions would expire
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -317,9 +318,7 @@ class DeltaTable:
 
     def commits(self) -> Iterator[Committed]:
         """Yield the commits with receipts whose log is still there, then those of the ledger, newest first."""
-        with delta_errors(self._uri):
-            history = self._table.history(None)
-        for entry in history:
+        for entry in self.history():
             version = int(entry["version"])
             source = f"{self._uri}, version {version}"
             ledger = _metadata_text(entry.get(USER_METADATA), LEDGER_KEY)
@@ -330,6 +329,17 @@ class DeltaTable:
             text = _metadata_text(entry.get(USER_METADATA), KEY)
             if text is not None:
                 yield Committed(version=version, receipt=parse_receipt(text, source))
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """Yield what the log says of each version, newest first. Few files of it are read at first."""
+        limit, done = FIRST_ENTRIES, 0
+        while True:
+            with delta_errors(self._uri):
+                entries = self._table.history(limit)
+            yield from entries[done:]
+            if len(entries) < limit:
+                return
+            done, limit = len(entries), limit * 4
 
     def _commits(self, limit: int) -> Iterator[Committed]:
         with delta_errors(self._uri):

@@ -76,9 +76,7 @@ class DeltaUpkeep:
 
     def _is_ledger_due(self) -> bool:
         """Whether there are receipts that the ledger lacks, or the ledger's commit is old."""
-        with delta_errors(self._table.name):
-            history = self._table.handle.history()
-        for entry in history:
+        for entry in self._table.history():
             form = _form(entry.get("userMetadata"))
             if KEY in form:
                 return True
