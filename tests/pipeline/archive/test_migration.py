@@ -21,6 +21,7 @@ from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.archive.table import read_commits
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs import archive_migration
 from warmlog.pipeline.jobs.archive_migration import Migrated, migrate_archive
 from warmlog.pipeline.jobs.replay import plan_from_table
 from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
@@ -118,15 +119,15 @@ def test_maintenance_merges_the_files_of_an_archive(lake: Path, writer: Director
 def test_killed_at_the_commit_it_is_an_archive_or_a_table(
     lake: Path, writer: DirectoryWriter, monkeypatch: pytest.MonkeyPatch, landed: bool
 ) -> None:
-    adopt = DeltaTable.adopt
+    create_table = archive_migration.create_table
 
     def killed(*arguments: Any) -> None:
         if landed:
-            adopt(*arguments)
-        raise KilledError("adopt")
+            create_table(*arguments)
+        raise KilledError("commit")
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaTable, "adopt", killed)
+        patched.setattr(archive_migration, "create_table", killed)
         with pytest.raises(KilledError):
             migrate_archive(lake)
     if not landed:

@@ -6,7 +6,8 @@
 3. The archive is locked meanwhile. Afterwards no job continues it as one.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +17,16 @@ from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.columns import check_columns
-from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_uri
+from warmlog.pipeline.lakehouse.delta import (
+    USER_METADATA,
+    DeltaTable,
+    add_action,
+    delta_errors,
+    delta_uri,
+    transactions_of,
+)
 from warmlog.pipeline.lakehouse.digest import RowDigest
-from warmlog.pipeline.lakehouse.ledger import Rewrite, fold
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, Rewrite, fold, ledger_text
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
 from warmlog.pipeline.lakehouse.writing import BOUNDED, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -53,10 +61,32 @@ def migrate_archive(directory: Path) -> Migrated:
         files = [_file(store, commit, name) for commit in commits for name in commit.files]
         receipts = list(_receipts(directory, commits))
         names = [name.rpartition("/")[2] for commit in commits for name in commit.files]
-        table = DeltaTable(delta_uri(str(directory)), columns, {})
-        table.adopt(files, commits[-1].positions(), fold(receipts, Rewrite(), names))
+        create_table(table.name, columns, files, commits[-1].positions(), fold(receipts, Rewrite(), names))
     rows = sum(file.rows for file in files)
     return Migrated(table=table.name, is_new=True, batches=len(commits), files=len(files), rows=rows, columns=columns)
+
+
+def create_table(
+    uri: str,
+    columns: Sequence[str],
+    files: Sequence[NewFile],
+    positions: Mapping[TopicPartition, Position],
+    ledger: Sequence[Receipt],
+) -> None:
+    """Create a Delta table with files that are in its directory, in one commit. Raises PipelineError."""
+    from deltalake import Schema
+    from deltalake.transaction import CommitProperties, create_table_with_add_actions
+
+    from warmlog.pipeline.source.arrow import arrow_schema
+
+    receipt = Receipt(id="", spans={key: Span(first=0, end=position) for key, position in positions.items()})
+    properties = CommitProperties(
+        custom_metadata={USER_METADATA: json.dumps({LEDGER_KEY: ledger_text(ledger)})},
+        app_transactions=transactions_of(receipt, {}),
+    )
+    schema = Schema.from_arrow(arrow_schema(tuple(columns)))
+    with delta_errors(uri):
+        create_table_with_add_actions(uri, schema, [add_action(file) for file in files], commit_properties=properties)
 
 
 def _file(store: ArchiveStore, commit: Commit, name: str) -> NewFile:

@@ -24,9 +24,9 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.columns import check_column
-from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text, parse_ledger
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
-from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, Span, parse_receipt
+from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -115,32 +115,6 @@ class DeltaTable:
                 deltalake.DeltaTable.create(
                     self._uri, schema=arrow_schema(self._columns), mode="ignore", storage_options=self._storage
                 )
-
-    def adopt(
-        self,
-        files: Sequence[NewFile],
-        positions: Mapping[TopicPartition, Position],
-        ledger: Sequence[Receipt],
-    ) -> None:
-        """Create the table, with files that are in its directory, in one commit. Raises PipelineError."""
-        from deltalake import Schema
-        from deltalake.transaction import CommitProperties, create_table_with_add_actions
-
-        from warmlog.pipeline.source.arrow import arrow_schema
-
-        receipt = Receipt(id="", spans={key: Span(first=0, end=position) for key, position in positions.items()})
-        properties = CommitProperties(
-            custom_metadata={USER_METADATA: json.dumps({LEDGER_KEY: ledger_text(ledger)})},
-            app_transactions=self._transactions(receipt),
-        )
-        with delta_errors(self._uri):
-            create_table_with_add_actions(
-                self._uri,
-                Schema.from_arrow(arrow_schema(self._columns)),
-                [add_action(file) for file in files],
-                storage_options=self._storage,
-                commit_properties=properties,
-            )
 
     def exists(self) -> bool:
         """Whether there is a table. Raises PipelineError."""
@@ -232,60 +206,28 @@ class DeltaTable:
         """Append files, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""
         self._tried_at = self.version
         assert self._known_at == self._tried_at, "positions were read from this version"
-        self._write([add_action(file) for file in files], {KEY: receipt.text()}, self._transactions(receipt))
+        transactions = transactions_of(receipt, self._known)
+        self.write([add_action(file) for file in files], {KEY: receipt.text()}, transactions)
 
-    def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
-        """Put files in place of others with the same rows, and commit the ledger, as the version after the one read.
-
-        Raises ConflictError, OutcomeUnknownError.
-        """
-        from deltalake.transaction import RemoveAction
-
-        now = _now_ms()
-        gone = [
-            RemoveAction(
-                path=file.path.removeprefix(f"{self._uri.rstrip('/')}/"),
-                data_change=False,
-                deletion_timestamp=now,
-                size=file.size,
-                partition_values={},
-            )
-            for file in removed
-        ]
-        actions = [*gone, *(add_action(file, data_change=False) for file in added)]
-        self._write(actions, {LEDGER_KEY: ledger_text(ledger)}, [])
-
-    def _write(self, actions: list[Any], metadata: dict[str, str], transactions: list[Any]) -> None:
+    def write(self, actions: Sequence[Any], metadata: Mapping[str, str], transactions: Sequence[Any] = ()) -> None:
+        """Commit actions, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties
 
         properties = CommitProperties(
-            custom_metadata={USER_METADATA: json.dumps(metadata)}, max_commit_retries=0, app_transactions=transactions
+            custom_metadata={USER_METADATA: json.dumps(metadata)},
+            max_commit_retries=0,
+            app_transactions=list(transactions),
         )
         version = self.version + 1
         try:
-            self._table.create_write_transaction(actions, "append", self._table.schema(), commit_properties=properties)
+            self._table.create_write_transaction(
+                list(actions), "append", self._table.schema(), commit_properties=properties
+            )
         except CommitFailedError as error:
             raise ConflictError(f"{self._uri}: version {version} was not committed: {error}") from error
         except Exception as error:
             raise OutcomeUnknownError(f"{self._uri}: {error}") from error
-
-    def _transactions(self, receipt: Receipt) -> list[Any]:
-        """Return the transactions of a receipt: offsets, and what else has changed."""
-        from deltalake import Transaction
-
-        transactions = []
-        for key, span in receipt.spans.items():
-            app, before, end = _app(key), self._known.get(key), span.end
-            transactions.append(Transaction(app, end.offset))
-            if (None if before is None else before.leader_epoch) != end.leader_epoch:
-                transactions.append(
-                    Transaction(f"{app}/epoch", NO_EPOCH if end.leader_epoch is None else end.leader_epoch)
-                )
-            if (None if before is None else before.topic_id) != end.topic_id:
-                high, low = _numbers(end.topic_id)
-                transactions += [Transaction(f"{app}/id-high", high), Transaction(f"{app}/id-low", low)]
-        return transactions
 
     def holds(self, receipt: Receipt) -> bool:
         """Whether the last attempt to commit this receipt is in the version that was read last."""
@@ -351,6 +293,22 @@ class DeltaTable:
                 yield Committed(version=version, receipt=parse_receipt(text, f"{self._uri}, version {version}"))
 
 
+def transactions_of(receipt: Receipt, known: Mapping[TopicPartition, Position | None]) -> list[Any]:
+    """Return the application transactions that say where the next commit begins. `known`: what the table says."""
+    from deltalake import Transaction
+
+    transactions = []
+    for key, span in receipt.spans.items():
+        app, before, end = _app(key), known.get(key), span.end
+        transactions.append(Transaction(app, end.offset))
+        if (None if before is None else before.leader_epoch) != end.leader_epoch:
+            transactions.append(Transaction(f"{app}/epoch", NO_EPOCH if end.leader_epoch is None else end.leader_epoch))
+        if (None if before is None else before.topic_id) != end.topic_id:
+            high, low = _numbers(end.topic_id)
+            transactions += [Transaction(f"{app}/id-high", high), Transaction(f"{app}/id-low", low)]
+    return transactions
+
+
 def add_action(file: NewFile, *, data_change: bool = True) -> Any:
     """Return the action that adds a file. `data_change`: whether its rows are new."""
     from deltalake.transaction import AddAction
@@ -359,13 +317,14 @@ def add_action(file: NewFile, *, data_change: bool = True) -> Any:
         path=file.name,
         size=file.size,
         partition_values={},
-        modification_time=_now_ms(),
+        modification_time=now_ms(),
         data_change=data_change,
         stats=json.dumps(stats_of(file)),
     )
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Return the time since 1970 in milliseconds."""
     return round(datetime.now(UTC).timestamp() * 1000)
 
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_errors
-from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY
+from warmlog.pipeline.lakehouse.delta import DeltaTable, add_action, delta_errors, now_ms
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
@@ -40,7 +40,21 @@ class DeltaUpkeep:
 
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
         """Put files in place of others. Raises ConflictError, OutcomeUnknownError."""
-        self._table.replace(removed, added, ledger)
+        from deltalake.transaction import RemoveAction
+
+        now, location = now_ms(), f"{self._table.name.rstrip('/')}/"
+        gone = [
+            RemoveAction(
+                path=file.path.removeprefix(location),
+                data_change=False,
+                deletion_timestamp=now,
+                size=file.size,
+                partition_values={},
+            )
+            for file in removed
+        ]
+        new = [add_action(file, data_change=False) for file in added]
+        self._table.write([*gone, *new], {LEDGER_KEY: ledger_text(ledger)})
 
     def to_expire(self) -> Expired:
         """Return the versions of the log that are older than its retention."""
@@ -88,7 +102,7 @@ class DeltaUpkeep:
     def expire(self, expired: Expired, ledger: Sequence[Receipt]) -> None:
         """Commit the ledger, write a checkpoint, and delete the versions of the log before it."""
         if expired.moves_ledger:
-            self._table.replace([], [], ledger)
+            self.replace([], [], ledger)
             self._table.refresh()
         if expired.versions:
             with delta_errors(self._table.name):
