@@ -60,6 +60,18 @@ class Watched:
     def schema(self) -> Any:
         return self._table.schema()
 
+    def fields(self) -> list[Any]:
+        return self._table.fields()
+
+    def stored_type(self, kind: Any) -> Any:
+        return self._table.stored_type(kind)
+
+    def check_change(self, before: Any, after: Any) -> None:
+        self._table.check_change(before, after)
+
+    def plan_columns(self, schema: Any) -> None:
+        self._stepped("plan_columns", lambda: self._table.plan_columns(schema))
+
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         self._stepped("commit", lambda: self._table.commit(receipt, files))
 

@@ -103,7 +103,7 @@ def read_by_library(directory: Path, kind: Kind) -> Any:
         import deltalake
 
         return deltalake.DeltaTable(str(directory / "delta")).to_pyarrow_table()
-    table = open_in(directory, "iceberg")._table
+    table = open_in(directory, "iceberg", ("partition", "offset"))._table
     return table.scan().to_arrow()
 
 

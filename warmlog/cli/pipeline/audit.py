@@ -10,6 +10,7 @@ import click
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_json, print_line, print_table
 from warmlog.cli.pipeline.audit_table import audit_target
+from warmlog.cli.pipeline.formats import SCHEMA_NAMES, schema_options
 from warmlog.cli.pipeline.job import JobOptions, bootstrap_option, job_options, pipeline_errors, running, show_stats
 from warmlog.cli.pipeline.target import TableTarget, table_options
 
@@ -64,6 +65,7 @@ TOP_COLUMNS = (
 @click.argument("target", metavar="TABLE]", required=False)
 @bootstrap_option
 @table_options
+@partial(schema_options, several=True)
 @click.option(
     "--state",
     "state_file",
@@ -105,21 +107,23 @@ def audit(
     Without TABLE the directories are audited. The CRC of every batch is checked. Missing, compacted, damaged and
     duplicate offsets are counted by partition and hour, and both indexes are checked against the log.
 
-    TABLE is a Delta or Iceberg table, named as for `table`. Every offset is in it once, or a finding says why not:
+    TABLE is a Delta or Iceberg table, named as for `table`. Rows that were decoded need the schemas for that: a
+    registry, or all files that were used. Every offset is in it once, or a finding says why not:
     missing, doubled and altered rows are named with their files.
 
     The exit status is 1 if there are findings.
     """
+    schemas = {name: given.pop(name) for name in SCHEMA_NAMES}
     job = JobOptions(**{**given, "topic": _topic(topic_name, given["topic"])})
     if target is not None:
         if table is not None or plot_file is not None:
             raise click.UsageError("--table and --plot are for directories: leave out TABLE.")
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
-        if audit_target(job, bootstrap, where, state_file, as_json=as_json):
+        if audit_target(job, bootstrap, where, state_file, as_json=as_json, **schemas):
             context.exit(1)
         return
-    if catalog is not None or state_file is not None or bootstrap is not None:
-        raise click.UsageError("--catalog, --state and --bootstrap are for TABLE, which is missing.")
+    if catalog is not None or state_file is not None or bootstrap is not None or any(schemas.values()):
+        raise click.UsageError("--catalog, --state, --bootstrap and schemas are for TABLE, which is missing.")
     with pipeline_errors("pyarrow", "numpy"):
         from warmlog.pipeline.job_stats import Reporter
         from warmlog.pipeline.jobs.audit import audit_topics

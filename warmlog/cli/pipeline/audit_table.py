@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 from warmlog.cli.pipeline.job import JobOptions, pipeline_errors, running, show_stats
@@ -33,13 +33,23 @@ HEAD = (
 
 
 def audit_target(
-    job: JobOptions, bootstrap: str | None, target: TableTarget, state_file: Path | None, *, as_json: bool
+    job: JobOptions,
+    bootstrap: str | None,
+    target: TableTarget,
+    state_file: Path | None,
+    *,
+    as_json: bool,
+    **schemas: Any,
 ) -> int:
-    """Audit a table, and print the result; return the number of findings. Raises Failure."""
+    """Audit a table, and print the result; return the number of findings. Raises Failure.
+
+    `schemas`: options that say where schemas are.
+    """
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
         from warmlog.pipeline.errors import PipelineError
         from warmlog.pipeline.job_stats import Reporter
         from warmlog.pipeline.jobs.table_audit import AuditState, audit_table
+        from warmlog.pipeline.lakehouse.schemas.auditing import sources_of
         from warmlog.pipeline.source.options import COLUMNS as ROW_COLUMNS
 
         options = job.read_options(bootstrap=bootstrap, isolationLevel="read_committed", columns=",".join(ROW_COLUMNS))
@@ -50,7 +60,7 @@ def audit_target(
         reporter = Reporter("audit")
         table.refresh()
         with running("audit", job, lambda: sum(file.size for file in table.files()), reporter) as run:
-            result = audit_table(run, options, table, reporter, state)
+            result = audit_table(run, options, table, reporter, state, sources=sources_of(**schemas))
             report = reporter.report()
         if state is not None and state_file is not None:
             state.write(state_file)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from warmlog.cli.options import json_option
 from warmlog.cli.output import counted, print_json, print_line
 from warmlog.cli.pipeline.archive import Interval, duration
+from warmlog.cli.pipeline.formats import format_options
 from warmlog.cli.pipeline.job import (
     JobOptions,
     bootstrap_option,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 MEBIBYTE = 1 << 20
 MAX_PORT = 65535
+JOB_NAMES = tuple(field.name for field in fields(JobOptions))
 TOPIC_ARGUMENT = click.argument("topic", metavar="TOPIC")
 
 
@@ -57,6 +60,7 @@ def _metrics_served(job: "TableJob", address: tuple[str, int] | None) -> Iterato
 @click.argument("target")
 @bootstrap_option
 @table_options
+@format_options
 @click.option("--group", metavar="GROUP", help="Commit the copied offsets to this consumer group.")
 @click.option("--until-end", is_flag=True, help="Copy the records that exist now, then stop.")
 @click.option(
@@ -131,19 +135,24 @@ def table(
     does not exist is created. Offsets are committed with the rows: a run continues where the table ends, however the
     last one ended, and two runs at once add no row twice. Records of aborted transactions are left out.
     """
-    job = JobOptions(**given)
-    with pipeline_errors("deltalake", "pyiceberg", "pyarrow", extra="lakehouse"):
+    job = JobOptions(**{name: given.pop(name) for name in JOB_NAMES})
+    with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
         from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
         from warmlog.pipeline.lakehouse.pace import Targets
+        from warmlog.pipeline.lakehouse.schemas.formats import formats_of
+        from warmlog.pipeline.lakehouse.schemas.layout import Layout
         from warmlog.pipeline.source.options import COLUMNS
 
         options = job.read_options(
             bootstrap=bootstrap, group=group, isolationLevel="read_committed", columns=",".join(COLUMNS)
         )
         targets = Targets(rows=commit_rows, bytes=commit_mib * MEBIBYTE, seconds=commit_time)
-        settings = TableSettings(targets=targets, file_bytes=file_mib * MEBIBYTE, compression=compression)
+        formats = formats_of(**given)
+        settings = TableSettings(
+            targets=targets, file_bytes=file_mib * MEBIBYTE, compression=compression, formats=formats
+        )
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
-        opened = where.open(options.columns)
+        opened = where.open(Layout(formats, options.columns).plain)
         copying = TableJob(options, opened, settings)
         opened.create()
         with (

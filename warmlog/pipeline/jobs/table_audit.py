@@ -6,7 +6,7 @@ an audit without a state.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from warmlog.pipeline.jobs.log_ranges import log_extents, splits_of
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch, prove
 from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents
 from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.runner import Runner
 from warmlog.pipeline.source.input import rules_of
@@ -29,6 +30,8 @@ from warmlog.pipeline.source.plan import size_of_split
 from warmlog.pipeline.source.ranges import Range
 
 GROUP_BYTES = 32 << 20  # of the log, of one task
+
+NO_SOURCES = SchemaSources()
 
 StretchName = tuple[str, int, str | None, int, int]  # topic, partition, topic id, first, end
 
@@ -96,7 +99,13 @@ class AuditState:
 
 
 def audit_table(
-    run: Runner, options: ReadOptions, table: Table, reporter: Reporter, state: AuditState | None = None
+    run: Runner,
+    options: ReadOptions,
+    table: Table,
+    reporter: Reporter,
+    state: AuditState | None = None,
+    *,
+    sources: SchemaSources = NO_SOURCES,
 ) -> TableAudit:
     """Audit topics in a table, and bring the state up to date. Raises PipelineError, InspectError, OSError."""
     table.refresh()
@@ -105,7 +114,14 @@ def audit_table(
     receipts = [commit.receipt for commit in table.commits()][::-1]
     wanted = {key for receipt in receipts for key in receipt.spans if options.topics.wants(*key)} | logs.keys()
     files = sorted(table.files(), key=lambda file: (file.bounds.get("offset", (0, 0)), file.path))
-    contents = TableContents(files=files, receipts=receipts, positions=table.positions(wanted), columns=options.columns)
+    newest = receipts[-1] if receipts else None
+    contents = TableContents(
+        files=files,
+        receipts=receipts,
+        positions=table.positions(wanted),
+        columns=options.columns if newest is None else newest.columns,
+        formats={} if newest is None else newest.formats,
+    )
     if not wanted & (contents.positions.keys() | {key for receipt in receipts for key in receipt.spans}):
         raise PipelineError(f"{table.name} has no rows of {', '.join(options.topics.named)}")
     changed = state.changed(files)
@@ -122,8 +138,8 @@ def audit_table(
     splits = splits_of(options, [(stretch.key, _range(stretch)) for _, stretch in tasks])
     rules = replace(rules_of(options), on_corrupt="skip", fail_on_data_loss=False)
     groups = _grouped([replace(stretch, log=log) for (_, stretch), log in zip(tasks, splits, strict=True)])
-    results = run(groups, partial(prove, table.store(), rules), lambda group: sum(map(_size, group)))
-    for (partition, stretch), proved in zip(tasks, chain.from_iterable(results), strict=True):
+    results = _proved(run, groups, partial(prove, table.store(), rules), ReceiptSchemas(sources, table))
+    for (partition, stretch), proved in zip(tasks, results, strict=True):
         partition.proved.add(proved)
         if stretch.proof is not None and not stretch.is_earlier and not stretch.is_open:
             partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing, 0)
@@ -136,6 +152,33 @@ def audit_table(
     findings = [finding for partition in partitions for finding in partition.proved.findings]
     reporter.set_details(findings=len(findings), version=table.version)
     return TableAudit(table=table.name, version=table.version, partitions=partitions, findings=findings)
+
+
+def _proved(
+    run: Runner,
+    groups: Sequence[tuple[Stretch, ...]],
+    work: Callable[[Sequence[Stretch]], list[Proved]],
+    schemas: ReceiptSchemas,
+) -> list[Proved]:
+    """Return what was proved of each stretch, in order. Groups with schemas that were not known are repeated."""
+    results: dict[int, list[Proved]] = {}
+    while len(results) < len(groups):
+        left = [number for number in range(len(groups)) if number not in results]
+        ready = [
+            tuple(
+                replace(stretch, decode=schemas.rules(stretch.formats, stretch.columns)) for stretch in groups[number]
+            )
+            for number in left
+        ]
+        done = run(ready, work, lambda group: sum(map(_size, group)))
+        unknown = {schema for proved in chain.from_iterable(done) for schema in proved.unknown}
+        results |= {
+            number: proved
+            for number, proved in zip(left, done, strict=True)
+            if not any(each.unknown for each in proved)
+        }
+        schemas.learn(unknown)
+    return list(chain.from_iterable(results[number] for number in range(len(groups))))
 
 
 def _name(stretch: Stretch, partition: PartitionProof) -> StretchName:

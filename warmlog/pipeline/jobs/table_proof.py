@@ -8,7 +8,7 @@
    written. Compaction leaves records out of the log, too; those are in the table, and the receipt's digest covers them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader
 from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
+from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.pipeline.source.input import read_batches
 from warmlog.pipeline.source.plan import AnySplit
@@ -33,8 +35,9 @@ class Stretch:
     """Offsets to be proved (`end` excluded). `proof`: of the receipt, None without one.
 
     `files`: of the table that may have rows of it. `written`: names of the files of the receipt. `log`: splits with its
-    records, those from `log_first` on. `is_covered`: whether the table should have them; else only rows that are there
-    are judged. `is_earlier`: of a deleted topic of the same name, or truncated since.
+    records, those from `log_first` on. `formats`: of the receipt, and `decode`: the rules that follow from them.
+    `is_covered`: whether the table should have them; else only rows that are there are judged. `is_earlier`: of a
+    deleted topic of the same name, or truncated since.
     """
 
     key: TopicPartition
@@ -45,6 +48,8 @@ class Stretch:
     files: tuple[DataFile, ...]
     written: tuple[str, ...] = ()
     log: tuple[AnySplit, ...] = ()
+    formats: Mapping[str, Any] = field(default_factory=dict)
+    decode: DecodeRules | None = None
     log_first: int = 0
     is_covered: bool = True
     is_earlier: bool = False
@@ -67,7 +72,7 @@ class Proved:
     `rows`: in the table once or more. Of these, `in_log`: equal to the log's; `by_receipt`: as their receipt says, and
     no longer in the log; `earlier`: of earlier logs, as their receipts say; `unproved`: neither log nor receipt can
     tell; `altered`: not as in the log; `foreign`: never in the log; `twice`: more than once in the table. `missing`: in
-    the log only.
+    the log only. `unknown`: schemas without which the stretch cannot be proved.
     """
 
     rows: int = 0
@@ -80,6 +85,7 @@ class Proved:
     altered: int = 0
     foreign: int = 0
     findings: list[AuditFinding] = field(default_factory=list)
+    unknown: set[SchemaKey] = field(default_factory=set)
     stats: JobStats = field(default_factory=JobStats)
 
     COUNTS = ("rows", "in_log", "by_receipt", "earlier", "unproved", "missing", "twice", "altered", "foreign")
@@ -203,11 +209,14 @@ class _Proving:
         from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
 
         topic, partition = stretch.key
-        columns = tuple(dict.fromkeys((*stretch.columns, "offset")))
+        assert stretch.decode is not None, "stretches with a log have rules"
+        row_decoder = RowDecoder(stretch.decode, topic, partition)
         for split in stretch.log:
-            decoder = ArrowDecoder(topic, partition, columns)
+            decoder = ArrowDecoder(topic, partition, stretch.decode.layout.source)
             steps, tally = read_batches(split, self._rules, decoder.add)
-            for batch in record_batches(decoder, steps):
+            for batch in map(row_decoder.decode, record_batches(decoder, steps)):
+                if not batch.num_rows:
+                    continue
                 offsets = batch.column("offset")
                 low, high = offsets[0].as_py(), offsets[-1].as_py()
                 if low >= first and high < end:
@@ -215,6 +224,7 @@ class _Proving:
                 elif low < end and high >= first:
                     yield batch.filter(compute.and_(compute.greater_equal(offsets, first), compute.less(offsets, end)))
             self.done.stats.add_tally(tally)
+        self.done.unknown |= row_decoder.unknown
 
     # -- row by row --
 
@@ -340,15 +350,28 @@ def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
             same &= left.is_null().to_numpy(zero_copy_only=False)
             continue
         right = table.column(name).combine_chunks()
+        if name == ERROR_COLUMN:  # its text is that of the time
+            left, right = left.is_null(), right.is_null()
         if pa.types.is_nested(left.type):
-            lists = zip(left.to_pylist(), right.to_pylist(), strict=True)
-            same &= np.array([(record or []) == (row or []) for record, row in lists])
+            values = zip(left.to_pylist(), right.to_pylist(), strict=True)
+            same &= np.array([_present(record) == _present(row) for record, row in values])
             continue
         if right.type != left.type:
             right = right.cast(left.type)
+        if pa.types.is_floating(left.type):  # NaN equals NaN
+            left, right = (each.cast(pa.float64()).view(pa.int64()) for each in (left, right))
         equal = compute.fill_null(compute.equal(left, right), False)
         same &= compute.or_(equal, compute.and_(left.is_null(), right.is_null())).to_numpy(zero_copy_only=False)
     return same
+
+
+def _present(value: Any) -> Any:
+    """Return a nested value without what is null, or an empty list: fields may have been added since it was written."""
+    if isinstance(value, dict):
+        return {name: each for name, inner in value.items() if (each := _present(inner)) is not None}
+    if isinstance(value, list | tuple):
+        return [_present(each) for each in value] or None
+    return repr(value) if value != value else value  # noqa: PLR0124 - NaN
 
 
 def runs(offsets: Any) -> str:

@@ -10,6 +10,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from warmlog.pipeline.jobs.log_ranges import LogExtent
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch
@@ -45,12 +46,16 @@ class PartitionProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableContents:
-    """What a table has: files by offset, receipts from oldest to newest, positions, and the columns of rows."""
+    """What a table has: files by offset, receipts from oldest to newest, positions, and columns of rows.
+
+    `columns` and `formats`: of rows without a receipt.
+    """
 
     files: Sequence[DataFile]
     receipts: Sequence[Receipt]
     positions: Mapping[TopicPartition, Position]
     columns: tuple[str, ...]
+    formats: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Stretches:
@@ -98,7 +103,7 @@ class Stretches:
                 stretch = self._stretch(
                     proof.first, proof.end, receipt.columns, proof, life=life, is_earlier=is_earlier
                 )
-                yield replace(stretch, written=receipt.files)
+                yield replace(stretch, written=receipt.files, formats=receipt.formats)
             at = span.end.offset
         end = self.partition.end_offset
         rest = self._stretch(end, MAX_INT64, self._contents.columns, Proof(end, MAX_INT64, 0, ""), life=self._life)
@@ -137,6 +142,7 @@ class Stretches:
             first=first,
             end=end,
             columns=columns,
+            formats=self._contents.formats,
             proof=proof,
             files=tuple(
                 file

@@ -26,8 +26,12 @@ class Committer:
         self._pause = pause
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> bool:
-        """Commit a batch; False if another job has committed some of its offsets. Raises PipelineError."""
+        """Commit a batch. Raises PipelineError.
+
+        False if it has to be written again: another job has committed some of its offsets, or changed columns.
+        """
         before = self._table.positions(receipt.spans)
+        schema = self._table.schema()
         for pause_s in PAUSES_S:
             try:
                 self._table.commit(receipt, files)
@@ -44,6 +48,10 @@ class Committer:
                     _log.warning("%s; its files are in the table, and its receipt is expired", failure)
                     return True
                 _log.warning("another job has written the same offsets to %s; continuing after it", self._table.name)
+                self.discard(files)
+                return False
+            if not self._table.schema().equals(schema, check_metadata=True):
+                _log.warning("the columns of %s were changed meanwhile; writing the files again", self._table.name)
                 self.discard(files)
                 return False
             _log.info("%s; retrying", failure)

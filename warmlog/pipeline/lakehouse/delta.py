@@ -17,7 +17,7 @@ Source: the Delta protocol, "Transaction Identifiers".
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from warmlog.pipeline.lakehouse.columns import check_column
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.schemas.types import check_only_added, normal, without_times
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -36,6 +37,7 @@ USER_METADATA = "userMetadata"
 PREFIX = "warmlog"
 NO_EPOCH = -1
 FIRST_ENTRIES = 64  # of the log: more are read until the ledger is among them
+ATTEMPTS = 20  # to add columns while others commit
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # positions would expire
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -83,6 +85,7 @@ class DeltaTable:
         self._tried_at = 0
         self._known: dict[TopicPartition, Position | None] = {}
         self._known_at = 0
+        self._planned: Any = None
 
     @property
     def name(self) -> str:
@@ -200,7 +203,47 @@ class DeltaTable:
         """Return the Arrow schema of files."""
         from warmlog.pipeline.source.arrow import arrow_schema
 
-        return arrow_schema(self._columns)
+        return arrow_schema(self._columns) if self._planned is None else self._planned
+
+    def fields(self) -> list[Any]:
+        """Return the columns of the version that was read last, with types as files are written."""
+        import pyarrow as pa
+
+        return [pa.field(field.name, normal(_arrow_type(field))) for field in self._table.schema().fields]
+
+    def stored_type(self, kind: Any) -> Any:
+        """Return the type that the table has for one of Arrow."""
+        return without_times(kind)
+
+    def check_change(self, before: Any, after: Any) -> None:
+        """Raise SchemaError if the table cannot have a column, or change it."""
+        if before is not None:
+            check_only_added(self._uri, before.type, after.type, after.name)
+
+    def plan_columns(self, schema: Any) -> None:
+        """Write files with these columns from now on, and add those that the table does not have. Raises PipelineError.
+
+        deltalake changes columns in commits of their own only.
+        """
+        self._planned = schema
+        for _ in range(ATTEMPTS):  # another commit came first each time, so somebody gets on
+            known = {field.name: field.type for field in self.fields()}
+            missing = [field for field in schema if field.name not in known or not known[field.name].equals(field.type)]
+            if not missing:
+                return
+            self._add_columns(missing)
+            self.refresh()
+        raise PipelineError(f"{self._uri}: columns could not be added in {ATTEMPTS} attempts: others commit meanwhile")
+
+    def _add_columns(self, fields: Sequence[Any]) -> None:
+        import pyarrow as pa
+        from deltalake import Schema
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import CommitProperties
+
+        once = CommitProperties(max_commit_retries=0)
+        with delta_errors(self._uri), suppress(CommitFailedError):
+            self._table.alter.add_columns(Schema.from_arrow(pa.schema(fields)).fields, commit_properties=once)
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         """Append files, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""

@@ -23,6 +23,7 @@ from warmlog.pipeline.lakehouse.columns import check_column
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.schemas.types import normal
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -66,6 +67,7 @@ class IcebergTable:
         self._columns = tuple(columns)
         self._table: Any = None
         self._tried_at = NO_SNAPSHOT
+        self._planned: Any = None
 
     @property
     def name(self) -> str:
@@ -208,8 +210,38 @@ class IcebergTable:
 
         from warmlog.pipeline.source.arrow import arrow_schema
 
-        fields = {field.name: field for field in self._table.schema().fields}
-        return pa.schema([with_ids(field, fields[field.name]) for field in arrow_schema(self._columns)])
+        schema = arrow_schema(self._columns) if self._planned is None else self._planned
+        fields = {field.name: field for field in self._with_columns(self._table.transaction()).fields}
+        return pa.schema([with_ids(field, fields[field.name]) for field in schema])
+
+    def _with_columns(self, transaction: Any) -> Any:
+        """Add planned columns in a transaction, and return its schema. Ids of fields follow from the table's."""
+        known = {field.name: field.type for field in self.fields()}
+        planned = () if self._planned is None else self._planned
+        missing = [field for field in planned if field.name not in known or not known[field.name].equals(field.type)]
+        if missing:
+            import pyarrow as pa
+
+            with transaction.update_schema() as update:
+                update.union_by_name(pa.schema(missing))
+        return transaction.table_metadata.schema()
+
+    def fields(self) -> list[Any]:
+        """Return the columns of the version that was read last, with types as files are written."""
+        import pyarrow as pa
+
+        return [pa.field(field.name, normal(_arrow_type(field))) for field in self._table.schema().fields]
+
+    def stored_type(self, kind: Any) -> Any:
+        """Return the type that the table has for one of Arrow."""
+        return kind
+
+    def check_change(self, before: Any, after: Any) -> None:
+        """Do nothing: Iceberg can add fields, and widen numbers and decimals."""
+
+    def plan_columns(self, schema: Any) -> None:
+        """Write files with these columns from now on; the next commit adds those that the table does not have."""
+        self._planned = schema
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         """Append files as one snapshot. Raises ConflictError, OutcomeUnknownError."""
@@ -234,10 +266,11 @@ class IcebergTable:
 
         table = self._table
         with table.transaction() as transaction:
+            self._with_columns(transaction)
             transaction.set_properties(dict(properties))
             with transaction.update_snapshot(snapshot_properties={KEY: receipt.text()}).fast_append() as append:
                 for path in paths:
-                    append.append_data_file(parquet_file_to_data_file(table.io, table.metadata, path))
+                    append.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, path))
 
     def holds(self, receipt: Receipt) -> bool:
         """Whether the last attempt to commit this receipt is in the version that was read last."""
@@ -314,10 +347,12 @@ def with_ids(field: Any, iceberg_field: Any) -> Any:
     kind, inner = field.type, iceberg_field.field_type
     if pa.types.is_list(kind):
         kind = pa.list_(with_ids(kind.value_field, inner.element_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(with_ids(kind.key_field, inner.key_field), with_ids(kind.item_field, inner.value_field))
     elif pa.types.is_struct(kind):
         ids = {each.name: each for each in inner.fields}
         kind = pa.struct([with_ids(each, ids[each.name]) for each in kind])
-    return pa.field(field.name, kind, metadata={"PARQUET:field_id": str(iceberg_field.field_id)})
+    return pa.field(field.name, kind, field.nullable, metadata={"PARQUET:field_id": str(iceberg_field.field_id)})
 
 
 def _arrow_type(iceberg_field: Any) -> Any:

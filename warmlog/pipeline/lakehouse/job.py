@@ -24,6 +24,9 @@ from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
+from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules
+from warmlog.pipeline.lakehouse.schemas.formats import BINARY, Formats
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.lakehouse.writing import (
     DEFAULT_FILE_BYTES,
@@ -50,6 +53,7 @@ class TableSettings:
     targets: Targets = field(default_factory=Targets)
     file_bytes: int = DEFAULT_FILE_BYTES
     compression: str = "zstd"
+    formats: Formats = BINARY
 
 
 class TableJob:
@@ -72,6 +76,7 @@ class TableJob:
         self._settings = settings
         self._clock = clock
         self._committer = Committer(table, pause)
+        self._schemas = SchemaCatalog(settings.formats, options.columns)
         self._committed: set[TopicPartition] = set()
         self._progress = Progress(options, None, verb="copies")
         self._group = GroupOffsets(options, self._progress.warn)
@@ -125,6 +130,8 @@ class TableJob:
         while True:
             began = self._clock()
             self._table.refresh()
+            decode = self._schemas.rules(self._table)
+            self._table.plan_columns(decode.schema)  # may add them, after which the table is read again
             plan = self._plan(run.parallelism)
             offsets = sum(wanted.end - wanted.start for wanted in plan.ranges.values())
             if not offsets:
@@ -133,9 +140,14 @@ class TableJob:
                 if self._group.is_behind:
                     self._group.commit(self._progress.positions)
                 return None
-            written = self._write(run, plan)
+            written = self._write(run, plan, decode)
             files = [file for part in written for file in part.files]
-            receipt = self._receipt(plan, written)
+            unknown = {schema for part in written for schema in part.unknown}
+            if unknown:
+                self._committer.discard(files)
+                self._schemas.learn(unknown)
+                continue
+            receipt = self._receipt(plan, written, decode)
             if self._committer.commit(receipt, files):
                 break
             self.metrics.dropped_batches += 1
@@ -169,10 +181,10 @@ class TableJob:
         self._committed |= stored.keys()
         self._progress.positions = known | stored or None
 
-    def _write(self, run: Runner, plan: Plan) -> list[WrittenGroup]:
+    def _write(self, run: Runner, plan: Plan, decode: DecodeRules) -> list[WrittenGroup]:
         rules = WriteRules(
             store=self._table.store(),
-            columns=self._options.columns,
+            decode=decode,
             schema=self._table.schema(),
             compression=self._settings.compression,
             file_bytes=self._settings.file_bytes,
@@ -180,7 +192,7 @@ class TableJob:
         groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
         return run(groups, writer(rules, rules_of(self._options)), size_of_group)
 
-    def _receipt(self, plan: Plan, written: Sequence[WrittenGroup]) -> Receipt:
+    def _receipt(self, plan: Plan, written: Sequence[WrittenGroup], decode: DecodeRules) -> Receipt:
         """Return the receipt of a batch: partitions with new offsets, and others whose log is another one now."""
         before, stats = self._progress.positions or {}, added(part.stats for part in written)
         proofs: dict[TopicPartition, list[Proof]] = {}
@@ -198,8 +210,9 @@ class TableJob:
             lost=stats.lost_offsets + self._progress.lost,
             damaged=tuple(damage for part in written for damage in part.damaged),
             files=tuple(file.name for part in written for file in part.files),
-            columns=self._options.columns,
+            columns=tuple(decode.schema.names),
             proofs={key: tuple(listed) for key, listed in proofs.items()},
+            formats=self._settings.formats.form(),
         )
 
     def _count(self, receipt: Receipt, plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from warmlog.pipeline.lakehouse.schemas.types import normal
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
 
@@ -128,13 +129,10 @@ def _part(group: Any, file: DataFile) -> DataFile:
 
 
 def _as_written(batch: Any) -> Any:
-    """Return a batch with the types of the data source: others write large strings and views, for example."""
+    """Return a batch with the types that this package writes: others write large strings and views, for example."""
     import pyarrow as pa
 
-    from warmlog.pipeline.source.arrow import TYPES
-
-    fields = [pa.field(field.name, TYPES.get(field.name, field.type)) for field in batch.schema]
-    schema = pa.schema(fields)
+    schema = pa.schema([pa.field(field.name, normal(field.type)) for field in batch.schema])
     return batch if batch.schema.equals(schema) else batch.cast(schema)
 
 

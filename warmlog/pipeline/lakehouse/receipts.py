@@ -2,12 +2,14 @@
 
     {"id": "5f0c…", "rows": 3990, "lost": 0, "damaged": [], "files": ["warmlog-77e0….parquet"],
      "topics": {"orders": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [0, 2000, 3], "1": [0, 1990, null]}}},
-     "columns": ["key", "value", …],
+     "columns": ["key", "value", …], "formats": {"value": ["confluent"]},
      "proofs": {"orders": {"0": [[0, 2000, 2000, "9d2ab4804c10b581"]], "1": [[0, 1990, 1990, "7b1f…"]]}}}
 
 Offsets are by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end. Pieces say
 what was written for them, so that a table can be checked without its log: first, end, number of rows, and the digest of
-these columns of the rows. The receipt is in the same commit as the rows, so a table has either both or neither.
+these columns of the rows. Formats say how keys and values were decoded, with a digest of the schema if that is a
+file's; there are none if nothing was decoded. The receipt is in the same commit as the rows, so a table has either both
+or neither.
 """
 
 import json
@@ -47,7 +49,8 @@ class Proof(NamedTuple):
 class Receipt:
     """What a commit says. `lost`: offsets that were gone before they were read. `damaged`: skipped batches.
 
-    `files`: names. `proofs`: of each partition, in order; digests are of these `columns`.
+    `files`: names. `proofs`: of each partition, in order; digests are of these `columns`. `formats`: of keys and
+    values.
     """
 
     id: str
@@ -58,6 +61,7 @@ class Receipt:
     files: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     proofs: Mapping[TopicPartition, tuple[Proof, ...]] = field(default_factory=dict)
+    formats: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the receipt as JSON."""
@@ -74,7 +78,9 @@ class Receipt:
         for (topic, partition), listed_proofs in sorted(self.proofs.items()):
             proofs.setdefault(topic, {})[str(partition)] = list(listed_proofs)
         counts = {"id": self.id, "rows": self.rows, "lost": self.lost, "damaged": list(self.damaged)}
-        return {**counts, "files": list(self.files), "topics": topics, "columns": list(self.columns), "proofs": proofs}
+        written = {"files": list(self.files), "topics": topics, "columns": list(self.columns)}
+        formats = {"formats": dict(self.formats)} if self.formats else {}
+        return {**counts, **written, **formats, "proofs": proofs}
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Return the positions at which the next commit begins."""
@@ -114,6 +120,7 @@ def parse_receipt(text: str, source: str) -> Receipt:
             files=tuple(form["files"]),
             columns=tuple(form["columns"]),
             proofs=proofs,
+            formats=dict(form.get("formats", {})),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipelineError(f"{source}: its receipt cannot be read: {error!r}") from error

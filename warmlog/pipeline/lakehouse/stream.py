@@ -13,7 +13,7 @@
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,9 @@ from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
+from warmlog.pipeline.lakehouse.schemas.decoding import RowDecoder, SchemaKey
+from warmlog.pipeline.lakehouse.schemas.formats import formats_of
 from warmlog.pipeline.lakehouse.target import open_table
 from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, FileSequence, NewFile, WriteRules
 from warmlog.pipeline.source.offsets import Position
@@ -37,8 +40,9 @@ Proofs = dict[TopicPartition, list[Proof]]
 class TableSink:
     """Appends micro-batches to a Delta table, or with a catalog to an Iceberg table; each row exactly once.
 
-    `target`, `catalog`, `warehouse` and `storage` are those of `warmlog pipeline table`. Frames need the columns topic,
-    partition and offset, and only columns of the data source. Raises PipelineError, OSError when it is called.
+    `target`, `catalog`, `warehouse` and `storage` are those of `warmlog pipeline table`; so are `formats`, which has
+    names and values as `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. Frames need the columns topic,
+    partition and offset, and only columns of the data source. Raises PipelineError; when it is called, also OSError.
     """
 
     def __init__(
@@ -50,11 +54,13 @@ class TableSink:
         storage: Mapping[str, str] | None = None,
         compression: str = "zstd",
         file_bytes: int = DEFAULT_FILE_BYTES,
+        **formats: Any,
     ) -> None:
         self._target = target
         self._where: dict[str, Any] = {"catalog": catalog, "warehouse": warehouse, "storage": storage}
         self._compression = compression
         self._file_bytes = file_bytes
+        self._formats = formats_of(**formats)
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Append a frame. `batch_id` is not needed: offsets say what is in the table already."""
@@ -63,34 +69,42 @@ class TableSink:
             raise PipelineError(f"the stream has columns that are none of the source's: {', '.join(unknown)}")
         columns = tuple(name for name in COLUMNS if name in frame.columns)
         check_columns(columns, topics=2)
-        table = open_table(self._target, columns, **self._where)
+        schemas = SchemaCatalog(self._formats, columns)
+        table = open_table(self._target, schemas.layout.plain, **self._where)
         table.create()
         committer = Committer(table)
         known: dict[TopicPartition, Position] = {}
         while True:
             table.refresh()
+            decode = schemas.rules(table)
+            table.plan_columns(decode.schema)
             rules = WriteRules(
                 store=table.store(),
-                columns=columns,
+                decode=decode,
                 schema=table.schema(),
                 compression=self._compression,
                 file_bytes=self._file_bytes,
             )
-            proofs, files = _written(frame.select(*columns), rules, {key: at.offset for key, at in known.items()})
+            offsets = {key: at.offset for key, at in known.items()}
+            proofs, files, lacking = _written(frame.select(*columns), rules, offsets)
+            if lacking:
+                committer.discard(files)
+                schemas.learn(lacking)
+                continue
             positions = table.positions(proofs)
             if any(key in positions and listed[0].first < positions[key].offset for key, listed in proofs.items()):
                 committer.discard(files)
                 known |= positions
                 _log.warning("micro-batch %d is in %s, at least in part; leaving that out", batch_id, table.name)
                 continue
-            if not proofs or committer.commit(_receipt(proofs, files, positions, columns), files):
+            receipt = _receipt(proofs, files, positions)
+            receipt = replace(receipt, columns=tuple(decode.schema.names), formats=self._formats.form())
+            if not proofs or committer.commit(receipt, files):
                 return
             known |= table.positions(proofs)
 
 
-def _receipt(
-    proofs: Proofs, files: list[NewFile], positions: Mapping[TopicPartition, Position], columns: tuple[str, ...]
-) -> Receipt:
+def _receipt(proofs: Proofs, files: list[NewFile], positions: Mapping[TopicPartition, Position]) -> Receipt:
     """Return the receipt of a micro-batch. Rows have neither topic id nor leader epoch: the former is kept if known."""
     spans = {}
     for key, listed in proofs.items():
@@ -102,12 +116,13 @@ def _receipt(
         spans=spans,
         rows=sum(proof.rows for listed in proofs.values() for proof in listed),
         files=tuple(file.name for file in files),
-        columns=columns,
         proofs={key: tuple(listed) for key, listed in proofs.items()},
     )
 
 
-def _written(frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int]) -> tuple[Proofs, list[NewFile]]:
+def _written(
+    frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int]
+) -> tuple[Proofs, list[NewFile], set[SchemaKey]]:
     """Write a frame's rows from the known positions on; return what was written. Raises PipelineError."""
     from warmlog.pipeline.runner import worker_errors
 
@@ -115,16 +130,18 @@ def _written(frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int])
         results = frame.mapInArrow(partial(_write, rules, known), "result string").collect()
     proofs: Proofs = {}
     files: list[NewFile] = []
+    unknown: set[SchemaKey] = set()
     for row in results:
         form = json.loads(row["result"])
         files += [NewFile(**file) for file in form["files"]]
+        unknown |= {(side, schema_id) for side, schema_id in form["unknown"]}
         for topic, partition, *proof in form["proofs"]:
             proofs.setdefault((topic, partition), []).append(Proof(*proof))
     for (topic, partition), listed in proofs.items():
         listed.sort()
         if any(proof.end > following.first for proof, following in pairwise(listed)):
             raise _shuffled(topic, partition)
-    return proofs, files
+    return proofs, files, unknown
 
 
 def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iterable[Any]) -> Iterator[Any]:
@@ -133,19 +150,25 @@ def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iter
 
     from warmlog.pipeline.source.arrow import arrow_schema
 
-    schema = arrow_schema(rules.columns)
+    schema = arrow_schema(rules.decode.layout.source)
+    decoders: dict[TopicPartition, RowDecoder] = {}
     digests: dict[TopicPartition, tuple[int, int, RowDigest]] = {}
     with FileSequence(rules) as files:
         for batch in batches:
             for key, rows in _by_partition(batch.cast(schema), known):
                 offsets = rows.column("offset")
-                first, last, digest = digests.get(key, (offsets[0].as_py(), -1, RowDigest(rules.columns)))
+                names = rules.decode.schema.names
+                first, last, digest = digests.get(key, (offsets[0].as_py(), -1, RowDigest(names)))
                 digests[key] = first, _last(offsets, last, key), digest
-                digest.add(rows)
-                files.write(rows)
+                decoder = decoders.setdefault(key, RowDecoder(rules.decode, *key))
+                decoded = decoder.decode(rows)
+                if decoded.num_rows:
+                    digest.add(decoded)
+                    files.write(decoded)
         files.finish()
     form = {
         "files": [asdict(file) for file in files.complete],
+        "unknown": [schema for decoder in decoders.values() for schema in decoder.unknown],
         "proofs": [
             (*key, first, last + 1, digest.rows, digest.hexdigest()) for key, (first, last, digest) in digests.items()
         ],

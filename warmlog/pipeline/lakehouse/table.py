@@ -57,6 +57,21 @@ class Table(Protocol):
     def schema(self) -> Any:
         """Return the Arrow schema of files, with Iceberg's field ids if the table has them."""
 
+    def fields(self) -> list[Any]:
+        """Return the columns of the version that was read last, with types as files are written."""
+
+    def stored_type(self, kind: Any) -> Any:
+        """Return the type that the table has for one of Arrow."""
+
+    def check_change(self, before: Any, after: Any) -> None:
+        """Raise SchemaError if the table cannot have a column, or change it. `before`: None for a new one."""
+
+    def plan_columns(self, schema: Any) -> None:
+        """Write files with these columns from now on. Those that the table does not have are added.
+
+        Delta: by a commit of their own, before the first rows with them; Iceberg: in the commit of these rows.
+        """
+
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         """Append files. Raises ConflictError, OutcomeUnknownError."""
 

@@ -8,7 +8,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from uuid import uuid4
 from warmlog.pipeline.copying.parquet import ParquetFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch, added
 from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
 from warmlog.pipeline.source.input import read_batches
 from warmlog.pipeline.source.plan import AnySplit, end_offset_of, first_offset_of, size_of_split
 from warmlog.pipeline.source.reading import ReadRules
@@ -80,7 +81,7 @@ class WriteRules:
     """Rules for writing files. `schema`: of Arrow, with Iceberg's field ids if the table has them."""
 
     store: FileStore
-    columns: tuple[str, ...]
+    decode: DecodeRules
     schema: Any
     compression: str = "zstd"
     file_bytes: int = DEFAULT_FILE_BYTES
@@ -98,46 +99,68 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenGroup:
-    """Result of a task. `proofs`: those of the receipt, by partition."""
+    """Result of a task. `proofs`: those of the receipt, by partition.
+
+    `unknown`: schemas of keys and values that the rules lack, and without which the files are of no use.
+    """
 
     proofs: tuple[tuple[TopicPartition, Proof], ...]
     files: tuple[NewFile, ...]
     damaged: tuple[str, ...]
     stats: JobStats
+    unknown: frozenset[SchemaKey] = frozenset()
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What a task reports besides files."""
+
+    damaged: list[str] = field(default_factory=list)
+    unknown: set[SchemaKey] = field(default_factory=set)
 
 
 def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> WrittenGroup:
     """Write the records of some splits as files. In a worker. Raises PipelineError, InspectError, OSError."""
-    damaged: list[str] = []
+    notes = _Notes()
     proofs: list[tuple[TopicPartition, Proof]] = []
     parts: list[JobStats] = []
     with FileSequence(rules) as files:
         for split in group:
-            proof, stats = _write_split(files, rules, read_rules, split, damaged)
+            proof, stats = _write_split(files, rules, read_rules, split, notes)
             proofs.append(((split.topic, split.partition), proof))
             parts.append(stats)
         finishing = Stopwatch()
         finishing.timed(files.finish)()
     parts.append(JobStats(tasks=1, write_s=finishing.seconds))
-    return WrittenGroup(proofs=tuple(proofs), files=tuple(files.complete), damaged=tuple(damaged), stats=added(parts))
+    return WrittenGroup(
+        proofs=tuple(proofs),
+        files=tuple(files.complete),
+        damaged=tuple(notes.damaged),
+        stats=added(parts),
+        unknown=frozenset(notes.unknown),
+    )
 
 
 def _write_split(
-    files: "FileSequence", rules: WriteRules, read_rules: ReadRules, split: AnySplit, damaged: list[str]
+    files: "FileSequence", rules: WriteRules, read_rules: ReadRules, split: AnySplit, notes: _Notes
 ) -> tuple[Proof, JobStats]:
     from warmlog.pipeline.lakehouse.digest import RowDigest
     from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # imports pyarrow
 
-    reading, decoding, writing = Stopwatch(), Stopwatch(), Stopwatch()
-    decoder = ArrowDecoder(split.topic, split.partition, rules.columns)
+    reading, decoding, fields, writing = Stopwatch(), Stopwatch(), Stopwatch(), Stopwatch()
+    decoder = ArrowDecoder(split.topic, split.partition, rules.decode.layout.source)
+    row_decoder = RowDecoder(rules.decode, split.topic, split.partition)
+    decode = fields.timed(row_decoder.decode)
     steps, tally = read_batches(split, read_rules, decoding.timed(decoder.add))
     write = writing.timed(files.write)
-    digest = RowDigest(rules.columns)
-    for batch in record_batches(decoder, reading.steps(steps)):
-        digest.add(batch)
-        write(batch)
-    damaged += map(str, tally.damaged)
-    stats = JobStats(rows=digest.rows, decode_s=decoding.seconds, write_s=writing.seconds)
+    digest = RowDigest(rules.decode.schema.names)
+    for batch in map(decode, record_batches(decoder, reading.steps(steps))):
+        if batch.num_rows:
+            digest.add(batch)
+            write(batch)
+    notes.unknown |= row_decoder.unknown
+    notes.damaged += map(str, tally.damaged)
+    stats = JobStats(rows=digest.rows, decode_s=decoding.seconds + fields.seconds, write_s=writing.seconds)
     stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it
     stats.add_tally(tally)
     return Proof(first_offset_of(split), end_offset_of(split), digest.rows, digest.hexdigest()), stats
@@ -212,7 +235,7 @@ class _File:
         self._store = rules.store
         self._schema = rules.schema
         self._bounds: dict[str, tuple[Any, Any]] = {}
-        self._bounded = [column for column in BOUNDED if column in rules.columns]
+        self._bounded = [column for column in BOUNDED if column in rules.decode.layout.plain]
         self._rows = 0
         self._stream = rules.store.create(name)
         self._parquet = ParquetFile(self._stream, rules.schema, rules.compression)

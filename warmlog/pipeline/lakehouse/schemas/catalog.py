@@ -1,0 +1,107 @@
+"""What the job knows of schemas: those that records of its batches had, and the columns that follow from them.
+
+1. Columns follow from the schemas alone that records were written with, never from values. A table gets those of a
+   schema when the first records of it are committed.
+2. A column has the least type that holds what the table has and what the schema says. What cannot be brought together
+   is an error, or makes rows of the schema such that do not fit.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, SchemaKey
+from warmlog.pipeline.lakehouse.schemas.formats import Formats, Side
+from warmlog.pipeline.lakehouse.schemas.layout import Layout
+from warmlog.pipeline.lakehouse.schemas.readers import WriterSchema, reader_of
+from warmlog.pipeline.lakehouse.schemas.registry import Registry
+from warmlog.pipeline.lakehouse.schemas.types import SchemaError, merged_fields
+from warmlog.pipeline.lakehouse.table import Table
+
+
+class SchemaCatalog:
+    """Schemas of a topic's records, and the rules that tasks decode by. Raises PipelineError when it is made."""
+
+    def __init__(self, formats: Formats, columns: Collection[str]) -> None:
+        self.layout = Layout(formats, tuple(columns))
+        for side in formats.decoded:
+            if side not in columns:
+                raise PipelineError(f"--{side}-format needs the column {side}, which -o columns=NAME,... leaves out")
+        self._formats = formats
+        self._registry = None if formats.registry is None else Registry(formats.registry)
+        self._schemas: dict[int, WriterSchema] = {}
+        self._met: dict[SchemaKey, None] = {}
+        self._unusable: dict[SchemaKey, str] = {}
+
+    def learn(self, unknown: Collection[SchemaKey]) -> None:
+        """Get schemas that tasks have met. Raises PipelineError."""
+        for side, schema_id in sorted(unknown):
+            assert self._registry is not None, "only values with ids of schemas have unknown ones"
+            self._met[side, schema_id] = None
+            try:
+                self._schemas[schema_id] = self._registry.schema(schema_id)
+            except SchemaError as error:
+                self._refuse(self._unusable, side, schema_id, error)
+
+    def rules(self, table: Table) -> DecodeRules:
+        """Return the rules for records of the schemas that are known. Raises PipelineError.
+
+        Their columns may be wider than the table's, or not be in it yet.
+        """
+        import pyarrow as pa
+
+        growing = _Columns(self.layout, table)
+        refused = dict(self._unusable)
+        for side in self.layout.decoded:
+            schema = self._formats.of(side).schema
+            if schema is not None:
+                growing.add(side, schema)
+        for side, schema_id in [each for each in self._met if each not in refused]:
+            try:
+                growing.add(side, self._schemas[schema_id])
+            except SchemaError as error:
+                self._refuse(refused, side, schema_id, error)
+        fields = {side: growing.fields(side) for side in self.layout.decoded}
+        schema = self.layout.schema(list(fields.values()), table.stored_type)
+        return DecodeRules(
+            layout=self.layout,
+            schema=schema,
+            fields={side: pa.struct(listed) for side, listed in fields.items()},
+            schemas=dict(self._schemas),
+            refused=refused,
+        )
+
+    def _refuse(self, refused: dict[SchemaKey, str], side: Side, schema_id: int, error: SchemaError) -> None:
+        """Note why rows of a schema do not fit. Raises PipelineError if that is to stop the job."""
+        if self._formats.on_bad_row == "fail":
+            raise PipelineError(f"{side} of schema {schema_id}: {error}") from error
+        refused[side, schema_id] = str(error)
+
+
+class _Columns:
+    """Columns of a table as they grow by schemas."""
+
+    def __init__(self, layout: Layout, table: Table) -> None:
+        self._layout = layout
+        self._table = table
+        self._in_table = {field.name: field for field in table.fields()}
+        self._known = dict(self._in_table)
+        self._names: dict[Side, dict[str, None]] = {side: {} for side in layout.decoded}
+
+    def add(self, side: Side, schema: WriterSchema) -> None:
+        """Add the columns of a schema, and widen those that are known. Raises SchemaError, and changes nothing."""
+        import pyarrow as pa
+
+        wanted = [
+            pa.field(field.name, self._table.stored_type(field.type))
+            for field in self._layout.fields(side, reader_of(schema).type)
+        ]
+        grown = {field.name: field for field in merged_fields(list(self._known.values()), wanted)}
+        for field in wanted:
+            self._table.check_change(self._in_table.get(field.name), grown[field.name])
+        self._known = grown
+        self._names[side] |= dict.fromkeys(field.name for field in wanted)
+
+    def fields(self, side: Side) -> list[Any]:
+        """Return the columns of a side."""
+        return [self._known[name] for name in self._names[side]]

@@ -1,0 +1,231 @@
+"""Decode the keys and values of record batches into columns: what a task does with each batch of the source.
+
+1. Values of one schema are decoded together, and become one Arrow array. If that fails, halves of them are tried, until
+   each value that does not fit is known.
+2. A row that does not fit is an error, or has nulls with the reason and its bytes beside them.
+3. A schema that the task does not know is reported to the job, which repeats the batch with it. The task goes on only
+   to collect further ones.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN, RAW_COLUMNS, Side
+from warmlog.pipeline.lakehouse.schemas.layout import Layout
+from warmlog.pipeline.lakehouse.schemas.readers import Reader, WriterSchema, reader_of
+from warmlog.pipeline.lakehouse.schemas.registry import HEADER, schema_id_of
+from warmlog.pipeline.lakehouse.schemas.types import BadValueError, conformed
+
+SchemaKey = tuple[Side, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRules:
+    """Rules for decoding rows. `schema`: of the table's rows; `fields`: columns of each decoded side.
+
+    Columns of the schema that no side has are null. `schemas`: by id. `refused`: why values of a schema have no columns
+    in the table.
+    """
+
+    layout: Layout
+    schema: Any
+    fields: Mapping[Side, Any]
+    schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
+    refused: Mapping[SchemaKey, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Values:
+    """Values of one schema in a batch: their rows, and what they were decoded to."""
+
+    reader: Reader
+    rows: list[int] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)
+
+
+class RowDecoder:
+    """Decodes batches of one partition. `unknown`: schemas that the rules do not have."""
+
+    def __init__(self, rules: DecodeRules, topic: str, partition: int) -> None:
+        self._rules = rules
+        self._layout = rules.layout
+        self._name = f"{topic}-{partition}"
+        self.unknown: set[SchemaKey] = set()
+
+    def decode(self, batch: Any) -> Any:
+        """Return a batch of the source as the table's rows; empty if schemas are unknown. Raises PipelineError."""
+        import pyarrow as pa
+
+        if not self._layout.decoded:
+            return batch
+        columns = {name: batch.column(name) for name in self._layout.plain}
+        reasons: dict[int, str] = {}
+        for side in self._layout.decoded:
+            bad: dict[int, str] = {}
+            decoded = self._side(side, batch.column(side), bad)
+            if bad and self._layout.formats.on_bad_row == "fail":
+                self._fail(batch, side, min(bad), bad[min(bad)])
+            columns |= zip((each.name for each in decoded.type), decoded.flatten(), strict=True)
+            columns[RAW_COLUMNS[side]] = _only(batch.column(side), bad)
+            reasons |= {row: f"{reasons[row]}; {why}" if row in reasons else why for row, why in bad.items()}
+        columns[ERROR_COLUMN] = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
+        schema = self._rules.schema
+        arrays = [columns[each.name] if each.name in columns else _nulls(batch, each.type) for each in schema]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return rows.slice(0, 0) if self.unknown else rows
+
+    def _fail(self, batch: Any, side: Side, row: int, why: str) -> None:
+        offset = batch.column("offset")[row].as_py()
+        raise PipelineError(
+            f"{self._name}: offset {offset}: {side}{_of_schema(self._layout, side, batch.column(side)[row].as_py())}:"
+            f" {why} (--on-bad-row null keeps such rows without their fields)"
+        )
+
+    def _side(self, side: Side, column: Any, bad: dict[int, str]) -> Any:
+        """Return the columns of a side as an array of structs. `bad`: gets the reasons of rows that do not fit."""
+        import numpy as np
+        import pyarrow as pa
+
+        kind = self._rules.fields[side]
+        order = np.full(len(column), -1)
+        parts, count = [], 0
+        for values in self._decoded(side, column.to_pylist(), bad).values():
+            spread = self._layout.is_spread(side, values.reader.type)
+            for start, array in _arrays(values, side, kind, is_spread=spread, bad=bad):
+                order[values.rows[start : start + len(array)]] = np.arange(count, count + len(array))
+                parts.append(array)
+                count += len(array)
+        if not parts:
+            return pa.nulls(len(column), kind)
+        whole = pa.concat_arrays(parts)
+        return whole.take(pa.array(order, mask=order < 0))
+
+    def _decoded(self, side: Side, values: Sequence[bytes | None], bad: dict[int, str]) -> dict[int, _Values]:
+        """Return the values of each schema, by id; 0 if there is one for all."""
+        schema = self._layout.formats.of(side).schema
+        by_schema: dict[int, _Values] = {}
+        schema_id, data = 0, b""
+        for row, value in enumerate(values):
+            if value is None:
+                continue
+            try:
+                if schema is None:
+                    schema_id, data = schema_id_of(value), value[HEADER.size :]
+                else:
+                    data = value
+                group = by_schema.get(schema_id)
+                if group is None:
+                    reader = self._reader(side, schema_id, schema)
+                    if reader is None:
+                        continue
+                    group = by_schema.setdefault(schema_id, _Values(reader))
+                decoded = group.reader.decode(data)
+            except BadValueError as error:
+                bad[row] = str(error)
+            else:
+                group.rows.append(row)
+                group.objects.append(decoded)
+        return by_schema
+
+    def _reader(self, side: Side, schema_id: int, schema: WriterSchema | None) -> Reader | None:
+        """Return the reader of a schema, None if that is unknown. Raises BadValueError if it is refused."""
+        if schema is not None:
+            return reader_of(schema)
+        if (side, schema_id) in self._rules.refused:
+            raise BadValueError(f"schema {schema_id}: {self._rules.refused[side, schema_id]}")
+        known = self._rules.schemas.get(schema_id)
+        if known is None:
+            self.unknown.add((side, schema_id))
+            return None
+        return reader_of(known)
+
+
+def _arrays(
+    values: _Values, side: Side, kind: Any, *, is_spread: bool, bad: dict[int, str]
+) -> Iterator[tuple[int, Any]]:
+    """Yield the number of a first value, and an array of structs of it and those after it.
+
+    `bad`: gets the reasons for values that are in no array.
+    """
+    waiting = [(0, len(values.objects))]
+    while waiting:
+        start, end = waiting.pop()
+        if start == end:
+            continue
+        try:
+            yield start, _array(values.reader, values.objects[start:end], side, kind, is_spread=is_spread)
+        except _errors_of_values() as error:
+            if end - start > 1:
+                middle = (start + end) // 2
+                waiting += [(middle, end), (start, middle)]
+                continue
+            path = _blamed(values.objects[start], values.reader.raw_type, values.reader.type, "")
+            bad[values.rows[start]] = f"field {path}: {error}" if path else str(error)
+
+
+def _array(reader: Reader, objects: Sequence[Any], side: Side, kind: Any, *, is_spread: bool) -> Any:
+    import pyarrow as pa
+
+    array = pa.array(objects, reader.raw_type)
+    if is_spread:
+        return conformed(array, kind)
+    target = kind.field(side).type
+    inner = conformed(array, target)
+    return conformed(pa.StructArray.from_arrays([inner], fields=[pa.field(side, target)]), kind)
+
+
+def _errors_of_values() -> tuple[type[Exception], ...]:
+    """Return what pyarrow raises for a value that does not fit a type."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, ValueError, TypeError, OverflowError)
+
+
+def _blamed(value: Any, raw: Any, final: Any, path: str) -> str:
+    """Return the path of the field in a value that does not fit its type; as far as it can be told."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(raw) and isinstance(value, dict):
+        parts = [(field.name, value.get(field.name), field.type, final.field(field.name).type) for field in raw]
+    elif pa.types.is_list(raw) and isinstance(value, list):
+        parts = [(f"[{at}]", each, raw.value_type, final.value_type) for at, each in enumerate(value)]
+    elif pa.types.is_map(raw) and isinstance(value, dict):
+        parts = [(f"[{name}]", each, raw.item_type, final.item_type) for name, each in value.items()]
+    else:
+        return path
+    for name, each, raw_part, final_part in parts:
+        try:
+            conformed(pa.array([each], raw_part), final_part)
+        except _errors_of_values():
+            inner = name if name.startswith("[") or not path else f".{name}"
+            return _blamed(each, raw_part, final_part, f"{path}{inner}")
+    return path
+
+
+def _nulls(batch: Any, kind: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.nulls(batch.num_rows, kind)
+
+
+def _only(column: Any, rows: Mapping[int, str]) -> Any:
+    """Return a column with the values of some rows; others are null."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not rows:
+        return pa.nulls(len(column), column.type)
+    order = np.full(len(column), -1)
+    order[list(rows)] = list(rows)
+    return column.take(pa.array(order, mask=order < 0))
+
+
+def _of_schema(layout: Layout, side: Side, value: bytes) -> str:
+    if layout.formats.of(side).schema is not None:
+        return ""
+    try:
+        return f" of schema {schema_id_of(value)}"
+    except BadValueError:
+        return ""

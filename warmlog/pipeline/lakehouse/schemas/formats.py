@@ -1,0 +1,182 @@
+"""What a user chooses: formats of keys and values, where schemas are, and what to do with rows that do not fit."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.schemas.readers import Kind, WriterSchema, reader_of
+from warmlog.pipeline.lakehouse.schemas.registry import RegistryAddress
+from warmlog.pipeline.session import check_libraries
+
+FormatName: TypeAlias = Literal["binary", "string", "json", "avro", "confluent"]
+Side: TypeAlias = Literal["key", "value"]
+OnBadRow: TypeAlias = Literal["fail", "null"]
+
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+ON_BAD_ROW: tuple[OnBadRow, ...] = get_args(OnBadRow)
+SIDES: tuple[Side, ...] = get_args(Side)
+OF_FILES: tuple[Kind, ...] = ("json", "avro")  # formats whose schema is in a file
+
+LIBRARIES = {
+    "json": ("jsonschema_rs",),
+    "avro": ("fastavro",),
+    "confluent": ("confluent_kafka", "fastavro", "httpx2", "jsonschema_rs"),
+}
+PASSWORD = "WARMLOG_SCHEMA_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
+ERROR_COLUMN = "decodeError"  # of rows that do not fit, if these are kept
+RAW_COLUMNS = {"key": "rawKey", "value": "rawValue"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """The format of keys or values. `schema`: of all of them, None if each has the id of its own."""
+
+    name: FormatName = "binary"
+    schema: WriterSchema | None = field(default_factory=lambda: WriterSchema(kind="binary"))
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether columns other than the binary one of the source result."""
+        return self.name != "binary"
+
+    def form(self) -> list[str]:
+        """Return the format as in receipts: its name, and a digest of its schema if that is of a file."""
+        digest = "" if self.schema is None else sha256(self.schema.text.encode()).hexdigest()[:16]
+        return [self.name, digest] if self.name in OF_FILES else [self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formats:
+    """Formats of a table's rows. `nest_value`: whether fields of values stay together in a column of structs."""
+
+    key: Format = field(default_factory=Format)
+    value: Format = field(default_factory=Format)
+    nest_value: bool = False
+    on_bad_row: OnBadRow = "fail"
+    registry: RegistryAddress | None = None
+
+    @property
+    def decoded(self) -> tuple[Side, ...]:
+        """The sides that are decoded."""
+        return tuple(side for side in SIDES if self.of(side).is_decoded)
+
+    def form(self) -> dict[str, Any]:
+        """Return the formats as in receipts; empty if nothing is decoded."""
+        sides: dict[str, Any] = {side: self.of(side).form() for side in self.decoded}
+        return {**sides, "nested": self.nest_value, "onBadRow": self.on_bad_row} if sides else {}
+
+    def of(self, side: Side) -> Format:
+        """Return the format of keys or of values."""
+        return self.key if side == "key" else self.value
+
+
+BINARY = Formats()
+
+
+def formats_of(
+    *,
+    key_format: str = "binary",
+    value_format: str = "binary",
+    key_schema: str | Path | None = None,
+    value_schema: str | Path | None = None,
+    nest_value: bool = False,
+    on_bad_row: str = "fail",
+    schema_registry: str | None = None,
+    schema_registry_user: str | None = None,
+    schema_registry_password_file: str | Path | None = None,
+    schema_registry_ca: str | Path | None = None,
+    schema_registry_certificate: str | Path | None = None,
+) -> Formats:
+    """Check formats, and read their schemas. Arguments are named as the options of `warmlog pipeline table`.
+
+    The password of a registry is in a file, or in the variable WARMLOG_SCHEMA_REGISTRY_PASSWORD. Raises PipelineError.
+    """
+    sides = {"key": format_of("key", key_format, key_schema), "value": format_of("value", value_format, value_schema)}
+    names = [each.name for each in sides.values()]
+    registry = registry_of(
+        schema_registry,
+        schema_registry_user=schema_registry_user,
+        schema_registry_password_file=schema_registry_password_file,
+        schema_registry_ca=schema_registry_ca,
+        schema_registry_certificate=schema_registry_certificate,
+    )
+    if "confluent" in names and registry is None:
+        raise PipelineError("format confluent needs the URL of a schema registry: --schema-registry URL")
+    if registry is not None and "confluent" not in names:
+        raise PipelineError("a schema registry is for the format confluent: --value-format confluent")
+    if nest_value and not sides["value"].is_decoded:
+        raise PipelineError("--nest-value is for values that are decoded: name their --value-format")
+    if on_bad_row not in ON_BAD_ROW:
+        raise PipelineError(f"on-bad-row {on_bad_row} is none of {_listed(ON_BAD_ROW)}")
+    if on_bad_row != "fail" and set(names) == {"binary"}:
+        raise PipelineError("--on-bad-row is for keys or values that are decoded: name their format")
+    return Formats(
+        key=sides["key"],
+        value=sides["value"],
+        nest_value=nest_value,
+        on_bad_row=on_bad_row,
+        registry=registry,
+    )
+
+
+def registry_of(
+    url: str | None,
+    *,
+    schema_registry_user: str | None = None,
+    schema_registry_password_file: str | Path | None = None,
+    schema_registry_ca: str | Path | None = None,
+    schema_registry_certificate: str | Path | None = None,
+) -> RegistryAddress | None:
+    """Return where a registry is; None without a URL. Arguments as those of `formats_of`. Raises PipelineError."""
+    user, password_file = schema_registry_user, schema_registry_password_file
+    files = {"ca": schema_registry_ca, "certificate": schema_registry_certificate}
+    if url is None:
+        if user is not None or password_file is not None or any(files.values()):
+            raise PipelineError("options of a schema registry need its URL: --schema-registry URL")
+        return None
+    password = os.environ.get(PASSWORD) if user is not None else None
+    if password_file is not None:
+        from warmlog.client.files import read_password  # imports the client
+
+        try:
+            password = read_password(Path(password_file))
+        except ValueError as error:
+            raise PipelineError(str(error)) from error
+    if user is not None and not password:
+        raise PipelineError(f"user {user} of the schema registry needs --schema-registry-password-file, or {PASSWORD}")
+    paths = {name: None if path is None else str(path) for name, path in files.items()}
+    return RegistryAddress(url=url, user=user, password=password, **paths)
+
+
+def format_of(side: str, name: str, schema: str | Path | None) -> Format:
+    """Return a format, with the schema of a file if it needs one. Raises PipelineError."""
+    if name in LIBRARIES:
+        check_libraries(*LIBRARIES[name], extra="schemas")
+    option = f"--{side}-schema"
+    if name not in FORMATS:
+        raise PipelineError(f"format {name} is none of {_listed(FORMATS)}")
+    kind = cast("Kind", name)
+    if name not in OF_FILES:
+        if schema is not None:
+            raise PipelineError(f"{option} is for the formats {_listed(OF_FILES)}, and the {side} is {name}")
+        return Format(name=name, schema=None if name == "confluent" else WriterSchema(kind=kind))
+    if schema is None:
+        hint = " (format string keeps the text as it is)" if name == "json" else ""
+        raise PipelineError(f"format {name} needs a schema, from which columns follow: {option} FILE{hint}")
+    try:
+        written = WriterSchema(kind=kind, text=Path(schema).read_text())
+        reader_of(written)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise PipelineError(f"{schema}: {reason}") from error
+    except PipelineError as error:
+        raise PipelineError(f"{schema}: {error}") from error
+    return Format(name=name, schema=written)
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,164 @@
+"""JSON: types of JSON Schemas as those of Arrow, and values that were validated.
+
+A schema says more than a column can: jsonschema-rs validates each value against all of it, and what passes fits the
+type, which follows from the schema's text alone:
+
+    integer, number, boolean, string    int64, double, boolean, string
+    string with format date, date-time  date, timestamp with zone, in us: further digits are cut
+    object with properties              struct of these, in their order; others are left out if the schema allows them
+    object without, or additional ones  map, if `additionalProperties` is a schema
+    array with items                    list
+    anything else, several types        string with its JSON text
+
+Source: JSON Schema, draft 4 to 2020-12.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from warmlog.pipeline.lakehouse.schemas.types import BadValueError, SchemaError, list_of, map_of
+
+Convert = Callable[[Any], Any] | None
+Typed = tuple[Any, Any, Convert]
+
+BASE = "json-schema:///schema"  # relative references are below it
+SHOWN = 200  # characters of a validator's message
+_FURTHER_DIGITS = re.compile(r"(\.\d{6})\d+")
+
+
+class JsonReader:
+    """Reads values of a JSON Schema. `references`: schemas by the names with which it refers to them."""
+
+    def __init__(self, text: str, references: Mapping[str, str]) -> None:
+        import jsonschema_rs
+
+        try:
+            self._schema = json.loads(text)
+            others = [(name, json.loads(part)) for name, part in references.items()]
+            registry = jsonschema_rs.Registry(resources=others) if others else None
+            self._validator = jsonschema_rs.validator_for(
+                self._schema, validate_formats=True, offline=True, registry=registry
+            )
+            resources = jsonschema_rs.Registry(resources=[(BASE, self._schema), *others])
+        except (ValueError, TypeError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+            raise SchemaError(f"not a JSON Schema: {str(error).splitlines()[0]}") from error
+        self._invalid: Any = jsonschema_rs.ValidationError
+        self._unresolved: Any = jsonschema_rs.ReferencingError
+        names = self._schema if isinstance(self._schema, dict) else {}
+        base = str(names.get("$id") or names.get("id") or BASE)
+        self.type, self.raw_type, self._convert = self._typed(self._schema, resources.resolver(base), "", ())
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value. Raises BadValueError for what is not JSON, or not as the schema says."""
+        try:
+            value = msgspec.json.decode(data)
+            self._validator.validate(value)
+        except self._invalid as error:
+            path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
+            field = f"field {path.lstrip('.')}: " if path else ""
+            raise BadValueError(f"{field}{error.message[:SHOWN]}") from error
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadValueError(f"not JSON: {error}") from error
+        return value if self._convert is None else self._convert(value)
+
+    def _typed(self, schema: Any, resolver: Any, path: str, outer: tuple[str, ...]) -> Typed:
+        """Return the types of a schema. `outer`: references by which it was reached."""
+        schema = schema if isinstance(schema, dict) else {}
+        if "$ref" in schema:
+            return self._referred(schema["$ref"], resolver, path, outer)
+        alternatives = schema.get("oneOf") or schema.get("anyOf")
+        if alternatives and "properties" not in schema:
+            others = [each for each in alternatives if not (isinstance(each, dict) and each.get("type") == "null")]
+            return _nullable(self._typed(others[0], resolver, path, outer)) if len(others) == 1 else _as_text()
+        kind = _kind_of(schema)
+        if kind == "object" and "allOf" not in schema:
+            return self._object(schema, resolver, path, outer)
+        if kind == "array" and isinstance(schema.get("items"), dict):
+            inner, raw, convert = self._typed(schema["items"], resolver, f"{path}[]", outer)
+            return list_of(inner), list_of(raw), None if convert is None else _each(convert)
+        return _primitive(kind, schema)
+
+    def _referred(self, reference: str, resolver: Any, path: str, outer: tuple[str, ...]) -> Typed:
+        try:
+            resolved = resolver.lookup(reference)
+        except self._unresolved as error:
+            raise SchemaError(f"field {path or 'value'}: {reference} is not in the schema") from error
+        if reference in outer or reference == "#":
+            raise SchemaError(f"field {path} contains itself by {reference}: columns cannot be recursive")
+        return self._typed(resolved.contents, resolved.resolver, path, (*outer, reference))
+
+    def _object(self, schema: Any, resolver: Any, path: str, outer: tuple[str, ...]) -> Typed:
+        import pyarrow as pa
+
+        if schema.get("properties"):
+            typed = {
+                name: _nullable(self._typed(each, resolver, f"{path}.{name}" if path else name, outer))
+                for name, each in schema["properties"].items()
+            }
+            converts = {name: convert for name, (_, _, convert) in typed.items() if convert is not None}
+            return (
+                pa.struct([pa.field(name, kind) for name, (kind, _, _) in typed.items()]),
+                pa.struct([pa.field(name, raw) for name, (_, raw, _) in typed.items()]),
+                _fields(converts) if converts else None,
+            )
+        if isinstance(schema.get("additionalProperties"), dict):
+            inner, raw, convert = self._typed(schema["additionalProperties"], resolver, f"{path}[]", outer)
+            return map_of(pa.string(), inner), map_of(pa.string(), raw), None if convert is None else _values(convert)
+        return _as_text()
+
+
+def _kind_of(schema: Any) -> str | None:
+    """Return the type of a schema besides null; None for several, or none."""
+    kinds = schema.get("type", "object" if "properties" in schema else None)
+    names = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"}
+    if names == {"integer", "number"}:
+        return "number"
+    return next(iter(names)) if len(names) == 1 else None
+
+
+def _primitive(kind: str | None, schema: Any) -> Typed:
+    import pyarrow as pa
+
+    if kind == "string":
+        formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
+        final = formats.get(schema.get("format", ""), pa.string())
+        return final, pa.string(), _time if final == formats["date-time"] else None
+    plain = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+    return (plain[kind], plain[kind], None) if kind in plain else _as_text()
+
+
+def _time(text: str) -> str:
+    """Return a time of RFC 3339 as Arrow parses it: in upper case, with six digits of a second's fraction at most."""
+    return _FURTHER_DIGITS.sub(r"\1", text.upper())
+
+
+def _as_text() -> Typed:
+    import pyarrow as pa
+
+    return pa.string(), pa.string(), lambda value: msgspec.json.encode(value).decode()
+
+
+def _nullable(typed: Typed) -> Typed:
+    kind, raw, convert = typed
+    return kind, raw, None if convert is None else (lambda value: None if value is None else convert(value))
+
+
+def _each(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: None if values is None else [convert(value) for value in values]
+
+
+def _values(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda values: None if values is None else {name: convert(value) for name, value in values.items()}
+
+
+def _fields(converts: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def convert(record: Any) -> Any:
+        if record is None:
+            return None
+        return {**record, **{name: change(record[name]) for name, change in converts.items() if name in record}}
+
+    return convert

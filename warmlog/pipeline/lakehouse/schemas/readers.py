@@ -1,0 +1,72 @@
+"""A schema as its type of Arrow, and as a function from the bytes of a key or value to a Python object of that type."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, Protocol, TypeAlias
+
+from warmlog.pipeline.lakehouse.schemas.types import SchemaError
+
+Kind: TypeAlias = Literal["binary", "string", "json", "avro", "protobuf"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSchema:
+    """A schema that records were written with. `text`: as in its file or registry, empty for binary and string.
+
+    `references`: texts of the schemas that it names, those first that others need. `message`: Protobuf's type.
+    """
+
+    kind: Kind
+    text: str = ""
+    references: tuple[tuple[str, str], ...] = ()
+    message: str = ""
+
+
+class Reader(Protocol):
+    """Reads keys or values of one schema."""
+
+    @property
+    def type(self) -> Any:
+        """The type in the table, of Arrow."""
+
+    @property
+    def raw_type(self) -> Any:
+        """The type of what `decode` returns."""
+
+    def decode(self, data: bytes) -> Any:
+        """Return an object that pyarrow takes for `raw_type`. Raises BadValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainReader:
+    """Reads bytes or UTF-8 text."""
+
+    type: Any
+    raw_type: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw_type", self.type)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the bytes: pyarrow checks that text is UTF-8."""
+        return data
+
+
+@lru_cache(maxsize=1024)
+def reader_of(schema: WriterSchema) -> Reader:
+    """Return the reader of a schema. Raises SchemaError for a schema without a type that a table can hold."""
+    import pyarrow as pa
+
+    if schema.kind in {"binary", "string"}:
+        return PlainReader(pa.binary() if schema.kind == "binary" else pa.string())
+    references: Mapping[str, str] = dict(schema.references)
+    if schema.kind == "avro":
+        from warmlog.pipeline.lakehouse.schemas.avro import AvroReader
+
+        return AvroReader(schema.text, references)
+    if schema.kind == "json":
+        from warmlog.pipeline.lakehouse.schemas.json_schema import JsonReader
+
+        return JsonReader(schema.text, references)
+    raise SchemaError(f"schemas of {schema.kind} are not supported")

@@ -1,0 +1,115 @@
+"""Schemas by id from a registry with Confluent's interface, by Confluent's own client.
+
+A record in Confluent's wire format is a zero byte, the id in four bytes, and the value. The job gets the schemas, and
+tasks get their texts from it: no worker needs the registry, nor a password.
+
+Source: Confluent's documentation, "Wire format" and "Schema Registry API".
+"""
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.schemas.readers import Kind, WriterSchema
+from warmlog.pipeline.lakehouse.schemas.types import BadValueError, SchemaError
+
+MAGIC = 0
+HEADER = struct.Struct(">bI")
+TIMEOUT_S = 10.0
+RETRIES = 3
+UNKNOWN_STATUS = 404
+KINDS = {"AVRO": "avro", "JSON": "json"}  # None, in an old registry's answer, is Avro
+
+
+def schema_id_of(data: bytes) -> int:
+    """Return the schema id of a value in Confluent's wire format. Raises BadValueError."""
+    if len(data) < HEADER.size or data[0] != MAGIC:
+        raise BadValueError("not in Confluent's wire format: it does not begin with a zero byte and a schema id")
+    return int(HEADER.unpack_from(data)[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryAddress:
+    """Where a registry is, and how to log in. `url`: several may be separated by commas. `ca`: a file of certificates.
+
+    `certificate`: a file with the client's private key and certificate, in PEM.
+    """
+
+    url: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    certificate: str | None = None
+
+    def __post_init__(self) -> None:
+        if not all(part.strip().startswith(("http://", "https://")) for part in self.url.split(",")):
+            raise PipelineError(f"schema registry {self.url}: not a URL that begins with http:// or https://")
+        if "@" in self.url:
+            raise PipelineError("schema registry: a password in the URL is visible to others; name a user and a file")
+        if self.password is not None and self.user is None:
+            raise PipelineError("schema registry: a password needs a user: --schema-registry-user NAME")
+        for path in (self.ca, self.certificate):
+            if path is not None and not Path(path).is_file():
+                raise PipelineError(f"schema registry: {path}: no such file")
+
+
+class Registry:
+    """Gets schemas by id. Raises PipelineError when it is made, if the address cannot be used."""
+
+    def __init__(self, address: RegistryAddress) -> None:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        given = {
+            "url": address.url,
+            "basic.auth.user.info": None if address.user is None else f"{address.user}:{address.password}",
+            "ssl.ca.location": address.ca,
+            "ssl.certificate.location": address.certificate,
+            "timeout": TIMEOUT_S,
+            "max.retries": RETRIES,
+        }
+        self._url = address.url
+        try:
+            self._client: Any = SchemaRegistryClient({name: each for name, each in given.items() if each is not None})
+        except (ValueError, OSError) as error:
+            raise PipelineError(f"schema registry {address.url}: {error}") from error
+        self._schemas: dict[int, WriterSchema] = {}
+
+    def schema(self, schema_id: int) -> WriterSchema:
+        """Return a schema. Raises SchemaError if the registry has none of this id, UnavailableError, PipelineError."""
+        if schema_id not in self._schemas:
+            schema = self._call(f"schema {schema_id}", lambda: self._client.get_schema(schema_id))
+            kind = KINDS.get(schema.schema_type or "AVRO")
+            if kind is None:
+                raise SchemaError(f"schema {schema_id} is of type {schema.schema_type}, which is not supported")
+            references: dict[str, str] = {}
+            self._add_references(schema, references)
+            self._schemas[schema_id] = WriterSchema(
+                kind=cast("Kind", kind), text=schema.schema_str, references=tuple(references.items())
+            )
+        return self._schemas[schema_id]
+
+    def _add_references(self, schema: Any, references: dict[str, str]) -> None:
+        """Add the schemas that a schema refers to, those first that others need."""
+        for reference in schema.references or ():
+            if reference.name in references:
+                continue
+            what = f"version {reference.version} of {reference.subject}"
+            version = self._call(what, lambda at=reference: self._client.get_version(at.subject, at.version))
+            self._add_references(version.schema, references)
+            references.setdefault(reference.name, version.schema.schema_str)
+
+    def _call(self, what: str, act: Any) -> Any:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return act()
+        except SchemaRegistryError as error:
+            if error.http_status_code == UNKNOWN_STATUS:
+                raise SchemaError(f"schema registry {self._url} has no {what}") from error
+            kind = UnavailableError if error.http_status_code >= 500 or error.http_status_code == 429 else PipelineError
+            text = str(error.error_message)[:200]
+            raise kind(f"schema registry {self._url}: {what}: status {error.http_status_code}, {text}") from error
+        except Exception as error:  # of the HTTP library, whose name depends on the client's version
+            raise UnavailableError(f"schema registry {self._url}: {what}: {error}") from error

@@ -1,0 +1,167 @@
+"""Types of Arrow that tables hold: whether two are equal, how they grow together, and arrays of one as of the other."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError
+
+DECIMAL_DIGITS = 38  # of Delta's and Iceberg's decimals, at most
+
+
+class SchemaError(PipelineError):
+    """A schema has no columns, or none that fit a table."""
+
+
+class BadValueError(ValueError):
+    """A key or value is not as its schema says."""
+
+
+def normal(kind: Any) -> Any:
+    """Return a type as this package writes it: small offsets, no views, times in us, everything nullable."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_struct(kind):
+        return pa.struct([pa.field(field.name, normal(field.type)) for field in kind])
+    if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
+        return list_of(normal(kind.value_type))
+    if kinds.is_map(kind):
+        return map_of(normal(kind.key_type), normal(kind.item_type))
+    if kinds.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    same = {pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary(), pa.large_string(): pa.string()}
+    same |= {pa.string_view(): pa.string(), pa.time32("s"): pa.time64("us"), pa.time32("ms"): pa.time64("us")}
+    return same.get(kind, kind)
+
+
+def list_of(item: Any) -> Any:
+    """Return a list with the item's name that Delta and Iceberg use."""
+    import pyarrow as pa
+
+    return pa.list_(pa.field("element", item))
+
+
+def map_of(key: Any, value: Any) -> Any:
+    """Return a map with the names of keys and values that Arrow has by default."""
+    import pyarrow as pa
+
+    return pa.map_(key, pa.field("value", value))
+
+
+def without_times(kind: Any) -> Any:
+    """Return a type with times of day as microseconds since midnight: Delta has no such type."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_struct(kind):
+        return pa.struct([pa.field(field.name, without_times(field.type)) for field in kind])
+    if kinds.is_list(kind):
+        return list_of(without_times(kind.value_type))
+    if kinds.is_map(kind):
+        return map_of(without_times(kind.key_type), without_times(kind.item_type))
+    return pa.int64() if kinds.is_time(kind) else kind
+
+
+def merged(first: Any, second: Any, path: str) -> Any:
+    """Return the least type that holds the values of both. Fields of the first come first.
+
+    Widened are int32 to int64, float to double, and decimals of the same scale. Raises SchemaError, which names the
+    field and both types.
+    """
+    import pyarrow as pa
+
+    kinds = pa.types
+    if first.equals(second):
+        return first
+    if kinds.is_struct(first) and kinds.is_struct(second):
+        return pa.struct(merged_fields(list(first), list(second), f"{path}."))
+    if kinds.is_list(first) and kinds.is_list(second):
+        return list_of(merged(first.value_type, second.value_type, f"{path}.element"))
+    if kinds.is_map(first) and kinds.is_map(second):
+        key = merged(first.key_type, second.key_type, f"{path}.key")
+        return map_of(key, merged(first.item_type, second.item_type, f"{path}.value"))
+    for narrow, wide in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
+        if {first, second} == {narrow, wide}:
+            return wide
+    if kinds.is_decimal(first) and kinds.is_decimal(second) and first.scale == second.scale:
+        return first if first.precision >= second.precision else second
+    raise SchemaError(f"field {path} is {described(first)} so far, and {described(second)} in the schema")
+
+
+def merged_fields(first: Sequence[Any], second: Sequence[Any], prefix: str = "") -> list[Any]:
+    """Return the fields of both, by name; those of the second that the first does not have come last."""
+    import pyarrow as pa
+
+    others = {field.name: field.type for field in second}
+    fields = [
+        pa.field(field.name, merged(field.type, others.pop(field.name, field.type), f"{prefix}{field.name}"))
+        for field in first
+    ]
+    known = {field.name.casefold(): field.name for field in fields}
+    for name in others:
+        if name.casefold() in known:
+            raise SchemaError(
+                f"fields {prefix}{known[name.casefold()]} and {prefix}{name} differ in case only, which columns cannot"
+            )
+        known[name.casefold()] = name
+    return fields + [pa.field(name, kind) for name, kind in others.items()]
+
+
+def check_only_added(table: str, before: Any, after: Any, path: str) -> None:
+    """Raise SchemaError if a type has grown by anything but further fields."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if before.equals(after):
+        return
+    if kinds.is_struct(before):
+        for field in before:
+            check_only_added(table, field.type, after.field(field.name).type, f"{path}.{field.name}")
+    elif kinds.is_list(before):
+        check_only_added(table, before.value_type, after.value_type, f"{path}.element")
+    elif kinds.is_map(before):
+        check_only_added(table, before.key_type, after.key_type, f"{path}.key")
+        check_only_added(table, before.item_type, after.item_type, f"{path}.value")
+    else:
+        raise SchemaError(
+            f"field {path} is {described(before)} in {table}, and {described(after)} in the schema: columns of Delta"
+            " tables are not widened here, so this needs another table"
+        )
+
+
+def described(kind: Any) -> str:
+    """Return a type's text as in Arrow, without the names of items."""
+    return str(kind).replace("element: ", "").replace("decimal128", "decimal")
+
+
+def conformed(array: Any, kind: Any) -> Any:
+    """Return an array with another type that holds its values: wider, or with further fields, which are null.
+
+    Raises pyarrow's ArrowInvalid for a value that cannot be cast.
+    """
+    import pyarrow as pa
+
+    kinds = pa.types
+    if array.type.equals(kind):
+        return array
+    if kinds.is_struct(kind):
+        names = [field.name for field in array.type]
+        parts = dict(zip(names, array.flatten(), strict=True))  # null where the struct is
+        children = [
+            conformed(parts[field.name], field.type) if field.name in parts else pa.nulls(len(array), field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if kinds.is_list(kind):
+        values = conformed(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=_mask(array))
+    if kinds.is_map(kind):
+        keys, items = conformed(array.keys, kind.key_type), conformed(array.items, kind.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=_mask(array))
+    if kinds.is_time(array.type) and kinds.is_integer(kind):
+        array = array.cast(pa.time64("us"))
+    return array.cast(kind)
+
+
+def _mask(array: Any) -> Any:
+    return array.is_null() if array.null_count else None
