@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -14,18 +15,21 @@ import pytest
 
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.lakehouse.registries import RegistryServer, avro, json_values, serving, with_reference
-from tests.pipeline.lakehouse.tables import AnyTable, Kind, copied, files_of, open_in, options_of, query
+from tests.pipeline.lakehouse.tables import AnyTable, Kind, catalog_of, copied, files_of, open_in, options_of, query
 from tests.pipeline.lakehouse.test_audit import change, messages, total
+from tests.pipeline.lakehouse.test_exactly_once import KilledError, Killer, Watched, once
+from tests.pipeline.lakehouse.test_stream import source
 from tests.pipeline.lakehouse.test_table import read_by_library
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
-from warmlog.pipeline.lakehouse.job import TableSettings
+from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.receipts import Receipt, parse_receipt
 from warmlog.pipeline.lakehouse.schemas.auditing import SchemaSources
 from warmlog.pipeline.lakehouse.schemas.formats import Formats, formats_of
 from warmlog.pipeline.lakehouse.schemas.layout import Layout
 from warmlog.pipeline.lakehouse.schemas.types import conformed
+from warmlog.pipeline.lakehouse.stream import TableSink
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import COLUMNS
 
@@ -548,3 +552,93 @@ def rewrite(directory: Path, kind: Kind) -> None:
             return pa.Table.from_arrays(columns, schema=pa.schema([types[name] for name in names]))
 
         change(path, edit)
+
+
+def test_killed_at_every_step_while_columns_come_it_neither_loses_nor_doubles(
+    writer: DirectoryWriter, registry: RegistryServer, kind: Kind, tmp_path: Path
+) -> None:
+    formats = confluent(registry)
+    new = avro(registry.url, V2, [{**order(3), "item": {"sku": "a", "n": 3, "note": "n"}, "city": "Ulm"}])
+    writer.segment(avro(registry.url, V1, [order(1), order(2)]), new * 2)
+    options, settings = options_of(writer, maxOffsetsPerTrigger=3), TableSettings(formats=formats)
+    steps, names = 0, set()
+    while True:
+        lake, killer = tmp_path / f"{steps}", Killer(steps)
+        with suppress(KilledError):
+            copied(Watched(table_in(lake, kind, formats), killer), options, settings)
+            break
+        names.add(killer.name)
+        copied(table_in(lake, kind, formats), options, settings)
+        table = read_by_library(lake, kind).sort_by("offset")
+        assert table.column("offset").to_pylist() == [0, 1, 2, 3], f"killed {killer.name}, step {steps}"
+        assert table.column("city").to_pylist() == [None, None, "Ulm", "Ulm"]
+        steps += 1
+    assert {"before commit", "after commit", "before plan_columns", "after plan_columns"} <= names
+
+
+def test_two_writers_may_bring_columns_at_once(
+    writer: DirectoryWriter, registry: RegistryServer, kind: Kind, tmp_path: Path
+) -> None:
+    """The other one brings its own before this one commits, and before its attempts after that."""
+    formats = confluent(registry)
+    new = avro(registry.url, V2, [{**order(3), "item": {"sku": "a", "n": 3, "note": "n"}, "city": "Ulm"}])
+    writer.segment(avro(registry.url, V1, [order(1), order(2)]), new * 2)
+    options, settings = options_of(writer, maxOffsetsPerTrigger=1), TableSettings(formats=formats)
+    other = TableJob(options, table_in(tmp_path, kind, formats), settings)
+    taken = []
+
+    def step(at: str) -> None:
+        if at in {"before commit", "before plan_columns"} and len(taken) < 3:
+            taken.append(other.step(LocalRunner()))
+
+    copied(Watched(table_in(tmp_path, kind, formats), step), options, settings)
+    table = read_by_library(tmp_path, kind).sort_by("offset")
+    assert table.column("offset").to_pylist() == [0, 1, 2, 3]
+    assert table.column("city").to_pylist() == [None, None, "Ulm", "Ulm"]
+    assert len(list(tmp_path.rglob("*.parquet"))) == len(files_of(tmp_path, kind)) == 4
+    audit = audited_with(tmp_path, kind, writer, SchemaSources(registry=formats.registry))
+    assert (audit.findings, total(audit).in_log) == ([], 4)
+
+
+def test_columns_of_another_topic_that_come_meanwhile_make_the_batch_be_written_again(
+    writer: DirectoryWriter, registry: RegistryServer, kind: Kind, tmp_path: Path
+) -> None:
+    """Ids of Iceberg's fields follow from those that are there."""
+    second = DirectoryWriter(tmp_path / "data", "events")
+    second.segment(avro(registry.url, OTHER_FIELDS, [{"place": "Ulm"}]))
+    writer.segment(avro(registry.url, V1, [order(1)]))
+    formats = confluent(registry)
+    settings = TableSettings(formats=formats)
+    others = options_of(second, topic="events")
+    step = once("before commit", lambda: copied(table_in(tmp_path, kind, formats), others, settings))
+    copied(Watched(table_in(tmp_path, kind, formats), step), options_of(writer), settings)
+    table = read_by_library(tmp_path, kind).sort_by("topic")
+    assert table.select(["topic", "place", "id"]).to_pylist() == [
+        {"topic": "events", "place": "Ulm", "id": None},
+        {"topic": "orders", "place": None, "id": 1},
+    ]
+
+
+OTHER_FIELDS = {"type": "record", "name": "Event", "fields": [{"name": "place", "type": "string"}]}
+
+
+def test_a_stream_of_spark_is_decoded_in_its_tasks(
+    spark: Any, writer: DirectoryWriter, registry: RegistryServer, kind: Kind, tmp_path: Path
+) -> None:
+    new = avro(registry.url, V2, [{**order(3), "item": {"sku": "a", "n": 3, "note": "n"}, "city": "Ulm"}])
+    writer.segment(avro(registry.url, V1, [order(1)]), new, [b"bad"])
+    where: dict[str, Any] = {"target": str(tmp_path / "delta")}
+    if kind == "iceberg":
+        where = {"target": "db.orders", **catalog_of(tmp_path)}
+    given = {"value_format": "confluent", "schema_registry": registry.url}
+    frame = source(spark.read, writer)
+    with pytest.raises(PipelineError, match="orders-0: offset 2: value: not in Confluent's wire format"):
+        TableSink(**where, **given)(frame, 0)
+    TableSink(**where, **given, on_bad_row="null")(frame, 0)
+    assert rows_in(tmp_path, kind, "id", "city", "rawValue") == [
+        (1, None, None),
+        (3, "Ulm", None),
+        (None, None, b"bad"),
+    ]
+    sources = SchemaSources(registry=confluent(registry).registry)
+    assert audited_with(tmp_path, kind, writer, sources).findings == []
