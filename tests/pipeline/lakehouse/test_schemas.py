@@ -330,7 +330,7 @@ def test_a_bad_row_names_its_record_and_nothing_is_committed(
 ) -> None:
     good = avro(registry.url, V1, [order(1)] * 50)
     writer.segment(good, [*good[:7], good[0] + b"!", *good[:7]])
-    message = r"orders-0: offset 57: value of schema 1: .*1 bytes follow the value \(--on-bad-row null"
+    message = r"orders-0: offset 57: value of schema 1: .*1 bytes follow the value \(--on-bad-row says"
     with pytest.raises(PipelineError, match=message):
         decoded(writer, tmp_path, kind, confluent(registry))
     assert files_of(tmp_path, kind) == []
@@ -412,7 +412,7 @@ def test_a_registry_may_need_a_login(
         ),
         ({"nest_value": True}, "--nest-value is for values that are decoded"),
         ({"on_bad_row": "null"}, "--on-bad-row is for keys or values that are decoded"),
-        ({"value_format": "string", "on_bad_row": "skip"}, "on-bad-row skip is none of fail or null"),
+        ({"value_format": "string", "on_bad_row": "skip"}, "on-bad-row skip is none of fail, null or dead-letter"),
     ],
 )
 def test_formats_that_make_no_sense_are_refused(given: dict[str, Any], message: str) -> None:

@@ -23,7 +23,13 @@ PROVED = {
     "foreign": "foreign",
     "unproved": "unproved",
 }
-OTHER = {"empty": "empty", "lost": "lost", "behind": "behind", "audited before": "audited_before"}
+OTHER = {
+    "empty": "empty",
+    "lost": "lost",
+    "dead letters": "dead_letters",
+    "behind": "behind",
+    "audited before": "audited_before",
+}
 HEAD = (
     Column("topic"),
     Column("partition", number=True),

@@ -38,10 +38,13 @@ def format_options(command: Command) -> Command:
             click.option("--nest-value", is_flag=True, help="Keep the fields of values in one column, value."),
             click.option(
                 "--on-bad-row",
-                type=click.Choice(["fail", "null"]),
+                type=click.Choice(["fail", "null", "dead-letter"]),
                 default="fail",
                 show_default=True,
                 help="Of a key or value that cannot be decoded; null: keep the row with its bytes and the reason.",
+            ),
+            click.option(
+                "--dead-letter-topic", metavar="TOPIC", help="Where such records go with --on-bad-row dead-letter."
             ),
         )
     ):

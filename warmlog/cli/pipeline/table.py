@@ -147,7 +147,9 @@ def table(
             bootstrap=bootstrap, group=group, isolationLevel="read_committed", columns=",".join(COLUMNS)
         )
         targets = Targets(rows=commit_rows, bytes=commit_mib * MEBIBYTE, seconds=commit_time)
-        formats = formats_of(**given)
+        formats = formats_of(**given, brokers=options.brokers)
+        if formats.dead_letters is not None:
+            formats.dead_letters.check()
         settings = TableSettings(
             targets=targets, file_bytes=file_mib * MEBIBYTE, compression=compression, formats=formats
         )
@@ -176,6 +178,9 @@ def _show(receipt: "Receipt", *, as_json: bool) -> None:
         f"committed {counted(receipt.rows, 'record')} of {counted(offsets, 'offset')} in"
         f" {counted(len(receipt.spans), 'partition')}"
     )
+    dead = sum(end - first for runs in receipt.dead_letters.values() for first, end in runs)
+    if dead:
+        print_line(f"{counted(dead, 'record')} became dead letters")
     for damaged in receipt.damaged:
         print_line(f"skipped: {damaged}")
     if receipt.lost:

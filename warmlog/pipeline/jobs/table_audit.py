@@ -6,7 +6,7 @@ an audit without a state.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -142,7 +142,8 @@ def audit_table(
     for (partition, stretch), proved in zip(tasks, results, strict=True):
         partition.proved.add(proved)
         if stretch.proof is not None and not stretch.is_earlier and not stretch.is_open:
-            partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing, 0)
+            dead = sum(min(end, stretch.end) - max(first, stretch.first) for first, end in _within(stretch))
+            partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing - dead, 0)
         reporter.add(proved.stats)
         name = _name(stretch, partition)
         state.stretches.discard(name)
@@ -179,6 +180,11 @@ def _proved(
         }
         schemas.learn(unknown)
     return list(chain.from_iterable(results[number] for number in range(len(groups))))
+
+
+def _within(stretch: Stretch) -> Iterator[tuple[int, int]]:
+    """Yield the runs of dead letters that a stretch has some of."""
+    return (run for run in stretch.dead_letters if run[0] < stretch.end and run[1] > stretch.first)
 
 
 def _name(stretch: Stretch, partition: PartitionProof) -> StretchName:

@@ -16,7 +16,7 @@ from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader
-from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.lakehouse.receipts import Proof, Runs
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
 from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN
 from warmlog.pipeline.lakehouse.writing import FileStore
@@ -36,6 +36,7 @@ class Stretch:
 
     `files`: of the table that may have rows of it. `written`: names of the files of the receipt. `log`: splits with its
     records, those from `log_first` on. `formats`: of the receipt, and `decode`: the rules that follow from them.
+    `dead_letters`: offsets that the receipt says are in a dead-letter topic instead.
     `is_covered`: whether the table should have them; else only rows that are there are judged. `is_earlier`: of a
     deleted topic of the same name, or truncated since.
     """
@@ -50,6 +51,7 @@ class Stretch:
     log: tuple[AnySplit, ...] = ()
     formats: Mapping[str, Any] = field(default_factory=dict)
     decode: DecodeRules | None = None
+    dead_letters: Runs = ()
     log_first: int = 0
     is_covered: bool = True
     is_earlier: bool = False
@@ -214,7 +216,8 @@ class _Proving:
         for split in stretch.log:
             decoder = ArrowDecoder(topic, partition, stretch.decode.layout.source)
             steps, tally = read_batches(split, self._rules, decoder.add)
-            for batch in map(row_decoder.decode, record_batches(decoder, steps)):
+            for records in record_batches(decoder, steps):
+                batch = _without(row_decoder.decode(records), stretch.dead_letters)
                 if not batch.num_rows:
                     continue
                 offsets = batch.column("offset")
@@ -321,6 +324,19 @@ class _Proving:
         finding = AuditFinding(topic=topic, partition=partition, kind="table", what=what, path=path)
         if finding not in self.done.findings:
             self.done.findings.append(finding)
+
+
+def _without(batch: Any, runs: Runs) -> Any:
+    """Return the rows of a batch whose offsets are in none of some runs."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not runs or not batch.num_rows:
+        return batch
+    offsets = batch.column("offset").to_numpy()
+    firsts, ends = np.array(runs).T
+    at = np.searchsorted(firsts, offsets, "right") - 1
+    return batch.filter(pa.array((at < 0) | (offsets >= ends[at])))
 
 
 def _agrees(digest: RowDigest, proof: Proof) -> bool:

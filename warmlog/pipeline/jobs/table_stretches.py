@@ -29,7 +29,8 @@ class PartitionProof:
     """Audit of a partition. `first_offset`, `end_offset`: what receipts cover of the present log, or of the last one.
 
     `empty`: offsets without a record: markers, aborted, or compacted before they were copied. `lost`: between receipts,
-    gone before they were copied. `behind`: in the log, not copied yet. `audited_before`: proved by an earlier audit.
+    gone before they were copied. `dead_letters`: in a dead-letter topic instead, as receipts say. `behind`: in the log,
+    not copied yet. `audited_before`: proved by an earlier audit.
     """
 
     topic: str
@@ -39,6 +40,7 @@ class PartitionProof:
     end_offset: int = 0
     empty: int = 0
     lost: int = 0
+    dead_letters: int = 0
     behind: int = 0
     audited_before: int = 0
     proved: Proved = field(default_factory=Proved)
@@ -99,11 +101,14 @@ class Stretches:
                 is_in_log = self._log is not None and self._log.start <= at
                 self.partition.lost += 0 if is_in_log else span.first - at
                 yield from self._unreceipted(at, span.first, is_covered=is_in_log)
+            dead = receipt.dead_letters.get(self._key, ())
+            if life == self._life:
+                self.partition.dead_letters += sum(end - first for first, end in dead)
             for proof in _whole(span, receipt.proofs.get(self._key, ())):
                 stretch = self._stretch(
                     proof.first, proof.end, receipt.columns, proof, life=life, is_earlier=is_earlier
                 )
-                yield replace(stretch, written=receipt.files, formats=receipt.formats)
+                yield replace(stretch, written=receipt.files, formats=receipt.formats, dead_letters=dead)
             at = span.end.offset
         end = self.partition.end_offset
         rest = self._stretch(end, MAX_INT64, self._contents.columns, Proof(end, MAX_INT64, 0, ""), life=self._life)

@@ -23,7 +23,7 @@ from warmlog.pipeline.job_stats import Reporter, added
 from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
-from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, new_id
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules
 from warmlog.pipeline.lakehouse.schemas.formats import BINARY, Formats
@@ -71,6 +71,9 @@ class TableJob:
         if options.on_corrupt == "stop":
             raise PipelineError("onCorrupt=stop is not supported for tables: use fail or skip")
         check_columns(options.columns, len(options.topics.named))
+        letters = settings.formats.dead_letters
+        if letters is not None and options.topics.wants(letters.topic, 0):
+            raise PipelineError(f"{letters.topic} is the topic that is copied: dead letters need another one")
         self._options = options
         self._table = table
         self._settings = settings
@@ -213,6 +216,7 @@ class TableJob:
             columns=tuple(decode.schema.names),
             proofs={key: tuple(listed) for key, listed in proofs.items()},
             formats=self._settings.formats.form(),
+            dead_letters=all_runs(dead for part in written for dead in part.dead),
         )
 
     def _count(self, receipt: Receipt, plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:

@@ -3,17 +3,19 @@
     {"id": "5f0c…", "rows": 3990, "lost": 0, "damaged": [], "files": ["warmlog-77e0….parquet"],
      "topics": {"orders": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [0, 2000, 3], "1": [0, 1990, null]}}},
      "columns": ["key", "value", …], "formats": {"value": ["confluent"]},
+     "deadLetters": {"orders": {"0": [[17, 18], [40, 42]]}},
      "proofs": {"orders": {"0": [[0, 2000, 2000, "9d2ab4804c10b581"]], "1": [[0, 1990, 1990, "7b1f…"]]}}}
 
 Offsets are by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end. Pieces say
 what was written for them, so that a table can be checked without its log: first, end, number of rows, and the digest of
 these columns of the rows. Formats say how keys and values were decoded, with a digest of the schema if that is a
-file's; there are none if nothing was decoded. The receipt is in the same commit as the rows, so a table has either both
+file's; there are none if nothing was decoded. Dead letters are the offsets (end excluded) of records that are in the
+dead-letter topic instead. The receipt is in the same commit as the rows, so a table has either both
 or neither.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -24,7 +26,9 @@ from warmlog.protocol.partitions import TopicPartition
 
 KEY = "warmlog"  # of a receipt in the metadata of a commit
 UNKNOWN_ID = ""
+MAX_RUNS = 100_000  # of dead letters, in a commit: 2 MB of its metadata
 
+Runs: TypeAlias = tuple[tuple[int, int], ...]  # of offsets, ends excluded
 PositionsForm: TypeAlias = dict[str, dict[str, dict[str, list[Any]]]]
 
 
@@ -50,7 +54,7 @@ class Receipt:
     """What a commit says. `lost`: offsets that were gone before they were read. `damaged`: skipped batches.
 
     `files`: names. `proofs`: of each partition, in order; digests are of these `columns`. `formats`: of keys and
-    values.
+    values. `dead_letters`: offsets of records that are in a dead-letter topic instead.
     """
 
     id: str
@@ -62,6 +66,7 @@ class Receipt:
     columns: tuple[str, ...] = ()
     proofs: Mapping[TopicPartition, tuple[Proof, ...]] = field(default_factory=dict)
     formats: Mapping[str, Any] = field(default_factory=dict)
+    dead_letters: Mapping[TopicPartition, Runs] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the receipt as JSON."""
@@ -79,12 +84,39 @@ class Receipt:
             proofs.setdefault(topic, {})[str(partition)] = list(listed_proofs)
         counts = {"id": self.id, "rows": self.rows, "lost": self.lost, "damaged": list(self.damaged)}
         written = {"files": list(self.files), "topics": topics, "columns": list(self.columns)}
-        formats = {"formats": dict(self.formats)} if self.formats else {}
-        return {**counts, **written, **formats, "proofs": proofs}
+        decoded: dict[str, Any] = {"formats": dict(self.formats)} if self.formats else {}
+        for (topic, partition), runs in sorted(self.dead_letters.items()):
+            decoded.setdefault("deadLetters", {}).setdefault(topic, {})[str(partition)] = list(runs)
+        return {**counts, **written, **decoded, "proofs": proofs}
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Return the positions at which the next commit begins."""
         return {key: span.end for key, span in self.spans.items()}
+
+
+def runs_of(offsets: Iterable[int]) -> Runs:
+    """Return offsets in order as runs."""
+    runs: list[tuple[int, int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset:
+            runs[-1] = runs[-1][0], offset + 1
+        else:
+            runs.append((offset, offset + 1))
+    return tuple(runs)
+
+
+def all_runs(parts: Iterable[tuple[TopicPartition, Runs]]) -> dict[TopicPartition, Runs]:
+    """Return the runs of each partition, in order. Raises PipelineError if there are too many for a receipt."""
+    listed: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for key, runs in parts:
+        listed.setdefault(key, []).extend(runs)
+    count = sum(map(len, listed.values()))
+    if count > MAX_RUNS:
+        raise PipelineError(
+            f"{count:,} runs of offsets are dead letters, and a receipt has at most {MAX_RUNS:,}: check the format, or"
+            " commit fewer rows at a time (--commit-rows)"
+        )
+    return {key: tuple(sorted(runs)) for key, runs in listed.items()}
 
 
 def new_id() -> str:
@@ -121,6 +153,11 @@ def parse_receipt(text: str, source: str) -> Receipt:
             columns=tuple(form["columns"]),
             proofs=proofs,
             formats=dict(form.get("formats", {})),
+            dead_letters={
+                (topic, int(partition)): tuple((int(first), int(end)) for first, end in runs)
+                for topic, partitions in form.get("deadLetters", {}).items()
+                for partition, runs in partitions.items()
+            },
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise PipelineError(f"{source}: its receipt cannot be read: {error!r}") from error

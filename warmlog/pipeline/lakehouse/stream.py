@@ -18,16 +18,19 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from warmlog.pipeline.brokers import BROKERS_TABLE, parse_brokers
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.digest import RowDigest
-from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Runs, Span, all_runs, new_id, runs_of
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
-from warmlog.pipeline.lakehouse.schemas.decoding import RowDecoder, SchemaKey
+from warmlog.pipeline.lakehouse.schemas.dead_letters import LetterWriter
+from warmlog.pipeline.lakehouse.schemas.decoding import SchemaKey
 from warmlog.pipeline.lakehouse.schemas.formats import formats_of
 from warmlog.pipeline.lakehouse.target import open_table
-from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, FileSequence, NewFile, WriteRules
+from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, FileSequence, NewFile, RowWriter, WriteRules
+from warmlog.pipeline.options import OptionTexts
 from warmlog.pipeline.source.offsets import Position
 from warmlog.pipeline.source.options import COLUMNS
 from warmlog.protocol.partitions import TopicPartition
@@ -41,7 +44,8 @@ class TableSink:
     """Appends micro-batches to a Delta table, or with a catalog to an Iceberg table; each row exactly once.
 
     `target`, `catalog`, `warehouse` and `storage` are those of `warmlog pipeline table`; so are `formats`, which has
-    names and values as `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. Frames need the columns topic,
+    names and values as `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. `brokers`: options of the
+    source that say where dead letters go, `{"bootstrap": "127.0.0.1:9091"}`. Frames need the columns topic,
     partition and offset, and only columns of the data source. Raises PipelineError; when it is called, also OSError.
     """
 
@@ -54,13 +58,17 @@ class TableSink:
         storage: Mapping[str, str] | None = None,
         compression: str = "zstd",
         file_bytes: int = DEFAULT_FILE_BYTES,
+        brokers: Mapping[str, str] | None = None,
         **formats: Any,
     ) -> None:
         self._target = target
         self._where: dict[str, Any] = {"catalog": catalog, "warehouse": warehouse, "storage": storage}
         self._compression = compression
         self._file_bytes = file_bytes
-        self._formats = formats_of(**formats)
+        given = parse_brokers(OptionTexts(brokers or {}, BROKERS_TABLE, "of brokers"))
+        self._formats = formats_of(**formats, brokers=given)
+        if self._formats.dead_letters is not None:
+            self._formats.dead_letters.check()
 
     def __call__(self, frame: Any, batch_id: int) -> None:
         """Append a frame. `batch_id` is not needed: offsets say what is in the table already."""
@@ -86,7 +94,7 @@ class TableSink:
                 file_bytes=self._file_bytes,
             )
             offsets = {key: at.offset for key, at in known.items()}
-            proofs, files, lacking = _written(frame.select(*columns), rules, offsets)
+            proofs, files, lacking, dead = _written(frame.select(*columns), rules, offsets)
             if lacking:
                 committer.discard(files)
                 schemas.learn(lacking)
@@ -98,7 +106,9 @@ class TableSink:
                 _log.warning("micro-batch %d is in %s, at least in part; leaving that out", batch_id, table.name)
                 continue
             receipt = _receipt(proofs, files, positions)
-            receipt = replace(receipt, columns=tuple(decode.schema.names), formats=self._formats.form())
+            receipt = replace(
+                receipt, columns=tuple(decode.schema.names), formats=self._formats.form(), dead_letters=all_runs(dead)
+            )
             if not proofs or committer.commit(receipt, files):
                 return
             known |= table.positions(proofs)
@@ -122,7 +132,7 @@ def _receipt(proofs: Proofs, files: list[NewFile], positions: Mapping[TopicParti
 
 def _written(
     frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int]
-) -> tuple[Proofs, list[NewFile], set[SchemaKey]]:
+) -> tuple[Proofs, list[NewFile], set[SchemaKey], list[tuple[TopicPartition, Runs]]]:
     """Write a frame's rows from the known positions on; return what was written. Raises PipelineError."""
     from warmlog.pipeline.runner import worker_errors
 
@@ -131,17 +141,19 @@ def _written(
     proofs: Proofs = {}
     files: list[NewFile] = []
     unknown: set[SchemaKey] = set()
+    dead: list[tuple[TopicPartition, Runs]] = []
     for row in results:
         form = json.loads(row["result"])
         files += [NewFile(**file) for file in form["files"]]
         unknown |= {(side, schema_id) for side, schema_id in form["unknown"]}
+        dead += [((topic, partition), tuple(map(tuple, runs))) for (topic, partition), runs in form["dead"]]
         for topic, partition, *proof in form["proofs"]:
             proofs.setdefault((topic, partition), []).append(Proof(*proof))
     for (topic, partition), listed in proofs.items():
         listed.sort()
         if any(proof.end > following.first for proof, following in pairwise(listed)):
             raise _shuffled(topic, partition)
-    return proofs, files, unknown
+    return proofs, files, unknown, dead
 
 
 def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iterable[Any]) -> Iterator[Any]:
@@ -151,24 +163,24 @@ def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iter
     from warmlog.pipeline.source.arrow import arrow_schema
 
     schema = arrow_schema(rules.decode.layout.source)
-    decoders: dict[TopicPartition, RowDecoder] = {}
+    writers: dict[TopicPartition, RowWriter] = {}
     digests: dict[TopicPartition, tuple[int, int, RowDigest]] = {}
-    with FileSequence(rules) as files:
+    with LetterWriter(rules.decode.layout.formats.dead_letters) as letters, FileSequence(rules) as files:
         for batch in batches:
             for key, rows in _by_partition(batch.cast(schema), known):
                 offsets = rows.column("offset")
                 names = rules.decode.schema.names
                 first, last, digest = digests.get(key, (offsets[0].as_py(), -1, RowDigest(names)))
                 digests[key] = first, _last(offsets, last, key), digest
-                decoder = decoders.setdefault(key, RowDecoder(rules.decode, *key))
-                decoded = decoder.decode(rows)
+                decoded = writers.setdefault(key, RowWriter(rules.decode, key, letters)).decode(rows)
                 if decoded.num_rows:
                     digest.add(decoded)
                     files.write(decoded)
         files.finish()
     form = {
         "files": [asdict(file) for file in files.complete],
-        "unknown": [schema for decoder in decoders.values() for schema in decoder.unknown],
+        "unknown": [schema for writer in writers.values() for schema in writer.decoder.unknown],
+        "dead": [(key, runs_of(writer.decoder.dead)) for key, writer in writers.items()],
         "proofs": [
             (*key, first, last + 1, digest.rows, digest.hexdigest()) for key, (first, last, digest) in digests.items()
         ],

@@ -17,7 +17,8 @@ from uuid import uuid4
 
 from warmlog.pipeline.copying.parquet import ParquetFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch, added
-from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.lakehouse.receipts import Proof, Runs, runs_of
+from warmlog.pipeline.lakehouse.schemas.dead_letters import LetterWriter
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
 from warmlog.pipeline.source.input import read_batches
 from warmlog.pipeline.source.plan import AnySplit, end_offset_of, first_offset_of, size_of_split
@@ -101,7 +102,8 @@ class NewFile:
 class WrittenGroup:
     """Result of a task. `proofs`: those of the receipt, by partition.
 
-    `unknown`: schemas of keys and values that the rules lack, and without which the files are of no use.
+    `unknown`: schemas of keys and values that the rules lack, and without which the files are of no use. `dead`:
+    offsets of records that became dead letters.
     """
 
     proofs: tuple[tuple[TopicPartition, Proof], ...]
@@ -109,6 +111,7 @@ class WrittenGroup:
     damaged: tuple[str, ...]
     stats: JobStats
     unknown: frozenset[SchemaKey] = frozenset()
+    dead: tuple[tuple[TopicPartition, Runs], ...] = ()
 
 
 @dataclass(slots=True)
@@ -117,6 +120,24 @@ class _Notes:
 
     damaged: list[str] = field(default_factory=list)
     unknown: set[SchemaKey] = field(default_factory=set)
+    dead: list[tuple[TopicPartition, Runs]] = field(default_factory=list)
+
+
+class RowWriter:
+    """Decodes the rows of one partition, and writes dead letters of those that do not fit."""
+
+    def __init__(self, rules: DecodeRules, key: TopicPartition, letters: LetterWriter) -> None:
+        self.rules = rules
+        self.decoder = RowDecoder(rules, *key)
+        self._letters = letters
+
+    def decode(self, batch: Any) -> Any:
+        """Return the rows of a batch that fit. Raises PipelineError."""
+        rows = self.decoder.decode(batch)
+        if self.decoder.letters:
+            self._letters.write(self.decoder.letters)
+            self.decoder.letters.clear()
+        return rows
 
 
 def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> WrittenGroup:
@@ -124,9 +145,10 @@ def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> Writt
     notes = _Notes()
     proofs: list[tuple[TopicPartition, Proof]] = []
     parts: list[JobStats] = []
-    with FileSequence(rules) as files:
+    with LetterWriter(rules.decode.layout.formats.dead_letters) as letters, FileSequence(rules) as files:
         for split in group:
-            proof, stats = _write_split(files, rules, read_rules, split, notes)
+            rows = RowWriter(rules.decode, (split.topic, split.partition), letters)
+            proof, stats = _write_split(files, rows, read_rules, split, notes)
             proofs.append(((split.topic, split.partition), proof))
             parts.append(stats)
         finishing = Stopwatch()
@@ -138,27 +160,29 @@ def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> Writt
         damaged=tuple(notes.damaged),
         stats=added(parts),
         unknown=frozenset(notes.unknown),
+        dead=tuple(notes.dead),
     )
 
 
 def _write_split(
-    files: "FileSequence", rules: WriteRules, read_rules: ReadRules, split: AnySplit, notes: _Notes
+    files: "FileSequence", rows: RowWriter, read_rules: ReadRules, split: AnySplit, notes: _Notes
 ) -> tuple[Proof, JobStats]:
     from warmlog.pipeline.lakehouse.digest import RowDigest
     from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # imports pyarrow
 
     reading, decoding, fields, writing = Stopwatch(), Stopwatch(), Stopwatch(), Stopwatch()
-    decoder = ArrowDecoder(split.topic, split.partition, rules.decode.layout.source)
-    row_decoder = RowDecoder(rules.decode, split.topic, split.partition)
-    decode = fields.timed(row_decoder.decode)
+    decoder = ArrowDecoder(split.topic, split.partition, rows.rules.layout.source)
+    decode = fields.timed(rows.decode)
     steps, tally = read_batches(split, read_rules, decoding.timed(decoder.add))
     write = writing.timed(files.write)
-    digest = RowDigest(rules.decode.schema.names)
+    digest = RowDigest(rows.rules.schema.names)
     for batch in map(decode, record_batches(decoder, reading.steps(steps))):
         if batch.num_rows:
             digest.add(batch)
             write(batch)
-    notes.unknown |= row_decoder.unknown
+    notes.unknown |= rows.decoder.unknown
+    if rows.decoder.dead:
+        notes.dead.append(((split.topic, split.partition), runs_of(rows.decoder.dead)))
     notes.damaged += map(str, tally.damaged)
     stats = JobStats(rows=digest.rows, decode_s=decoding.seconds + fields.seconds, write_s=writing.seconds)
     stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it

@@ -67,13 +67,14 @@ class ReceiptSchemas:
         self._rules.clear()
 
     def _formats(self, form: Mapping[str, Any]) -> Formats:
-        sides: dict[str, Format] = {side: self._format(side, form[side]) for side in SIDES if side in form}
-        if any(each.name == "confluent" for each in sides.values()) and self._sources.registry is None:
+        key, value = (self._format(side, form[side]) if side in form else Format() for side in SIDES)
+        if "confluent" in {key.name, value.name} and self._sources.registry is None:
             raise PipelineError("rows were decoded by schemas of a registry: --schema-registry URL names it")
         return Formats(
-            **sides,
+            key=key,
+            value=value,
             nest_value=bool(form.get("nested")),
-            on_bad_row=form.get("onBadRow", "fail"),
+            on_bad_row="null",  # receipts name the offsets of dead letters, and the audit leaves these out
             registry=self._sources.registry,
         )
 

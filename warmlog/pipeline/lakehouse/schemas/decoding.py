@@ -2,7 +2,8 @@
 
 1. Values of one schema are decoded together, and become one Arrow array. If that fails, halves of them are tried, until
    each value that does not fit is known.
-2. A row that does not fit is an error, or has nulls with the reason and its bytes beside them.
+2. A row that does not fit is an error, or has nulls with the reason and its bytes beside them, or is left out and
+   becomes a dead letter.
 3. A schema that the task does not know is reported to the job, which repeats the batch with it. The task goes on only
    to collect further ones.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.schemas.dead_letters import Letter
 from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN, RAW_COLUMNS, Side
 from warmlog.pipeline.lakehouse.schemas.layout import Layout
 from warmlog.pipeline.lakehouse.schemas.readers import Reader, WriterSchema, reader_of
@@ -35,6 +37,11 @@ class DecodeRules:
     schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
     refused: Mapping[SchemaKey, str] = field(default_factory=dict)
 
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether rows that do not fit become dead letters."""
+        return self.layout.formats.dead_letters is not None
+
 
 @dataclass(slots=True)
 class _Values:
@@ -46,13 +53,18 @@ class _Values:
 
 
 class RowDecoder:
-    """Decodes batches of one partition. `unknown`: schemas that the rules do not have."""
+    """Decodes batches of one partition. `unknown`: schemas that the rules do not have.
+
+    `letters`: of rows that were left out; whoever writes them empties the list. `dead`: the offsets of these rows.
+    """
 
     def __init__(self, rules: DecodeRules, topic: str, partition: int) -> None:
         self._rules = rules
         self._layout = rules.layout
-        self._name = f"{topic}-{partition}"
+        self._key = topic, partition
         self.unknown: set[SchemaKey] = set()
+        self.letters: list[Letter] = []
+        self.dead: list[int] = []
 
     def decode(self, batch: Any) -> Any:
         """Return a batch of the source as the table's rows; empty if schemas are unknown. Raises PipelineError."""
@@ -74,13 +86,39 @@ class RowDecoder:
         schema = self._rules.schema
         arrays = [columns[each.name] if each.name in columns else _nulls(batch, each.type) for each in schema]
         rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        return rows.slice(0, 0) if self.unknown else rows
+        if self.unknown:
+            return rows.slice(0, 0)
+        return self._left_out(batch, rows, reasons) if reasons and self._rules.has_dead_letters else rows
+
+    def _left_out(self, batch: Any, rows: Any, reasons: Mapping[int, str]) -> Any:
+        """Return the rows that fit, and note the others as dead letters."""
+        import pyarrow as pa
+
+        numbers = sorted(reasons)
+        names = [name for name in ("key", "value", "headers") if name in batch.schema.names]
+        for row, record in zip(numbers, batch.select([*names, "offset"]).take(numbers).to_pylist(), strict=True):
+            headers = tuple((each["key"], each["value"]) for each in record.get("headers") or ())
+            topic, partition = self._key
+            letter = Letter(
+                topic=topic,
+                partition=partition,
+                offset=record["offset"],
+                key=record.get("key"),
+                value=record.get("value"),
+                headers=headers,
+                reason=reasons[row],
+            )
+            self.letters.append(letter)
+            self.dead.append(record["offset"])
+        fits = [row not in reasons for row in range(batch.num_rows)]
+        return rows.filter(pa.array(fits))
 
     def _fail(self, batch: Any, side: Side, row: int, why: str) -> None:
         offset = batch.column("offset")[row].as_py()
         raise PipelineError(
-            f"{self._name}: offset {offset}: {side}{_of_schema(self._layout, side, batch.column(side)[row].as_py())}:"
-            f" {why} (--on-bad-row null keeps such rows without their fields)"
+            f"{self._key[0]}-{self._key[1]}: offset {offset}: {side}"
+            f"{_of_schema(self._layout, side, batch.column(side)[row].as_py())}:"
+            f" {why} (--on-bad-row says what else to do with such rows)"
         )
 
     def _side(self, side: Side, column: Any, bad: dict[int, str]) -> Any:

@@ -7,14 +7,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.schemas.dead_letters import DeadLetterTopic
 from warmlog.pipeline.lakehouse.schemas.readers import Kind, WriterSchema, reader_of
 from warmlog.pipeline.lakehouse.schemas.registry import RegistryAddress
 from warmlog.pipeline.session import check_libraries
 
 FormatName: TypeAlias = Literal["binary", "string", "json", "avro", "confluent"]
 Side: TypeAlias = Literal["key", "value"]
-OnBadRow: TypeAlias = Literal["fail", "null"]
+OnBadRow: TypeAlias = Literal["fail", "null", "dead-letter"]
 
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 ON_BAD_ROW: tuple[OnBadRow, ...] = get_args(OnBadRow)
@@ -58,6 +60,7 @@ class Formats:
     nest_value: bool = False
     on_bad_row: OnBadRow = "fail"
     registry: RegistryAddress | None = None
+    dead_letters: DeadLetterTopic | None = None
 
     @property
     def decoded(self) -> tuple[Side, ...]:
@@ -90,10 +93,13 @@ def formats_of(
     schema_registry_password_file: str | Path | None = None,
     schema_registry_ca: str | Path | None = None,
     schema_registry_certificate: str | Path | None = None,
+    dead_letter_topic: str | None = None,
+    brokers: Brokers | None = None,
 ) -> Formats:
     """Check formats, and read their schemas. Arguments are named as the options of `warmlog pipeline table`.
 
-    The password of a registry is in a file, or in the variable WARMLOG_SCHEMA_REGISTRY_PASSWORD. Raises PipelineError.
+    The password of a registry is in a file, or in the variable WARMLOG_SCHEMA_REGISTRY_PASSWORD. `brokers`: where dead
+    letters go. Raises PipelineError.
     """
     sides = {"key": format_of("key", key_format, key_schema), "value": format_of("value", value_format, value_schema)}
     names = [each.name for each in sides.values()]
@@ -120,7 +126,20 @@ def formats_of(
         nest_value=nest_value,
         on_bad_row=on_bad_row,
         registry=registry,
+        dead_letters=_dead_letters(on_bad_row, dead_letter_topic, brokers),
     )
+
+
+def _dead_letters(on_bad_row: str, topic: str | None, brokers: Brokers | None) -> DeadLetterTopic | None:
+    if on_bad_row != "dead-letter":
+        if topic is not None:
+            raise PipelineError("--dead-letter-topic is for --on-bad-row dead-letter")
+        return None
+    if topic is None:
+        raise PipelineError("--on-bad-row dead-letter needs a topic for them: --dead-letter-topic TOPIC")
+    if brokers is None:
+        raise PipelineError("dead letters need a broker to write them to: --bootstrap H:P")
+    return DeadLetterTopic(topic=topic, brokers=brokers)
 
 
 def registry_of(
