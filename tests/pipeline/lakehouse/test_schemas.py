@@ -392,10 +392,10 @@ def test_a_registry_may_need_a_login(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"value_format": "xml"}, "format xml is none of binary, string, json, avro or confluent"),
+        ({"value_format": "xml"}, "format xml is none of binary, string, json, avro, protobuf or confluent"),
         ({"value_format": "json"}, "format json needs a schema, from which columns follow: --value-schema FILE"),
         ({"key_format": "avro"}, "format avro needs a schema, from which columns follow: --key-schema FILE"),
-        ({"value_format": "string", "value_schema": "x"}, "--value-schema is for the formats json or avro"),
+        ({"value_format": "string", "value_schema": "x"}, "--value-schema is for the formats json, avro or protobuf"),
         ({"value_format": "avro", "value_schema": "/no/file"}, "/no/file: No such file or directory"),
         ({"value_format": "confluent"}, "needs the URL of a schema registry"),
         ({"schema_registry": "http://127.0.0.1:1"}, "is for the format confluent"),

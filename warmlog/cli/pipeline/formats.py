@@ -8,7 +8,7 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FORMATS = ("binary", "string", "json", "avro", "confluent")
+FORMATS = ("binary", "string", "json", "avro", "protobuf", "confluent")
 SCHEMA_NAMES = (
     "key_schema",
     "value_schema",
@@ -33,6 +33,10 @@ def format_options(command: Command) -> Command:
                     show_default=True,
                     help=f"How {side}s are decoded; confluent: by the schema id that each begins with.",
                 )
+                for side in ("value", "key")
+            ),
+            *(
+                click.option(f"--{side}-message", metavar="NAME", help=f"Protobuf's message of {side}s.")
                 for side in ("value", "key")
             ),
             click.option("--nest-value", is_flag=True, help="Keep the fields of values in one column, value."),

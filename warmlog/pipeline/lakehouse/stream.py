@@ -145,7 +145,7 @@ def _written(
     for row in results:
         form = json.loads(row["result"])
         files += [NewFile(**file) for file in form["files"]]
-        unknown |= {(side, schema_id) for side, schema_id in form["unknown"]}
+        unknown |= set(map(tuple, form["unknown"]))
         dead += [((topic, partition), tuple(map(tuple, runs))) for (topic, partition), runs in form["dead"]]
         for topic, partition, *proof in form["proofs"]:
             proofs.setdefault((topic, partition), []).append(Proof(*proof))

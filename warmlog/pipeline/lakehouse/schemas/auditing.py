@@ -84,7 +84,10 @@ class ReceiptSchemas:
         if len(form) == 1:
             return format_of(side, name, None)
         for path in paths:
-            known = format_of(side, name, path)
+            try:
+                known = format_of(side, name, path, form[2] if len(form) > 2 else None)
+            except PipelineError:
+                continue  # a file for others of the receipts
             if known.form() == list(form):
                 return known
         given = f"; {', '.join(map(str, paths))} {'is' if len(paths) == 1 else 'are'} not it" if paths else ""

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
@@ -35,13 +36,19 @@ class SchemaCatalog:
 
     def learn(self, unknown: Collection[SchemaKey]) -> None:
         """Get schemas that tasks have met. Raises PipelineError."""
-        for side, schema_id in sorted(unknown):
+        for key in sorted(unknown):
             assert self._registry is not None, "only values with ids of schemas have unknown ones"
-            self._met[side, schema_id] = None
+            _, schema_id, message = key
             try:
-                self._schemas[schema_id] = self._registry.schema(schema_id)
+                schema = self._registry.schema(schema_id)
+                if schema.kind == "protobuf" and message:
+                    reader_of(replace(schema, message=message))
             except SchemaError as error:
-                self._refuse(self._unusable, side, schema_id, error)
+                self._refuse(self._unusable, key, error)
+            else:
+                self._schemas[schema_id] = schema
+                if schema.kind != "protobuf" or message:  # else tasks can tell now which message it is
+                    self._met[key] = None
 
     def rules(self, table: Table) -> DecodeRules:
         """Return the rules for records of the schemas that are known. Raises PipelineError.
@@ -56,11 +63,11 @@ class SchemaCatalog:
             schema = self._formats.of(side).schema
             if schema is not None:
                 growing.add(side, schema)
-        for side, schema_id in [each for each in self._met if each not in refused]:
+        for side, schema_id, message in self._met:
             try:
-                growing.add(side, self._schemas[schema_id])
+                growing.add(side, replace(self._schemas[schema_id], message=message))
             except SchemaError as error:
-                self._refuse(refused, side, schema_id, error)
+                self._refuse(refused, (side, schema_id, message), error)
         fields = {side: growing.fields(side) for side in self.layout.decoded}
         schema = self.layout.schema(list(fields.values()), table.stored_type)
         return DecodeRules(
@@ -69,13 +76,14 @@ class SchemaCatalog:
             fields={side: pa.struct(listed) for side, listed in fields.items()},
             schemas=dict(self._schemas),
             refused=refused,
+            met=frozenset(self._met),
         )
 
-    def _refuse(self, refused: dict[SchemaKey, str], side: Side, schema_id: int, error: SchemaError) -> None:
+    def _refuse(self, refused: dict[SchemaKey, str], key: SchemaKey, error: SchemaError) -> None:
         """Note why rows of a schema do not fit. Raises PipelineError if that is to stop the job."""
         if self._formats.on_bad_row == "fail":
-            raise PipelineError(f"{side} of schema {schema_id}: {error}") from error
-        refused[side, schema_id] = str(error)
+            raise PipelineError(f"{key[0]} of schema {key[1]}: {error}") from error
+        refused[key] = str(error)
 
 
 class _Columns:

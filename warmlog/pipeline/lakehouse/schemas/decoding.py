@@ -9,18 +9,19 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.dead_letters import Letter
 from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN, RAW_COLUMNS, Side
 from warmlog.pipeline.lakehouse.schemas.layout import Layout
+from warmlog.pipeline.lakehouse.schemas.protobuf import split_indexes
 from warmlog.pipeline.lakehouse.schemas.readers import Reader, WriterSchema, reader_of
 from warmlog.pipeline.lakehouse.schemas.registry import HEADER, schema_id_of
 from warmlog.pipeline.lakehouse.schemas.types import BadValueError, conformed
 
-SchemaKey = tuple[Side, int]
+SchemaKey = tuple[Side, int, str]  # the id, and the message of Protobuf's schemas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class DecodeRules:
     """Rules for decoding rows. `schema`: of the table's rows; `fields`: columns of each decoded side.
 
     Columns of the schema that no side has are null. `schemas`: by id. `refused`: why values of a schema have no columns
-    in the table.
+    in the table. `met`: schemas whose columns the fields have.
     """
 
     layout: Layout
@@ -36,6 +37,7 @@ class DecodeRules:
     fields: Mapping[Side, Any]
     schemas: Mapping[int, WriterSchema] = field(default_factory=dict)
     refused: Mapping[SchemaKey, str] = field(default_factory=dict)
+    met: frozenset[SchemaKey] = frozenset()
 
     @property
     def has_dead_letters(self) -> bool:
@@ -62,6 +64,7 @@ class RowDecoder:
         self._rules = rules
         self._layout = rules.layout
         self._key = topic, partition
+        self._messages: dict[SchemaKey, WriterSchema] = {}
         self.unknown: set[SchemaKey] = set()
         self.letters: list[Letter] = []
         self.dead: list[int] = []
@@ -140,25 +143,19 @@ class RowDecoder:
         whole = pa.concat_arrays(parts)
         return whole.take(pa.array(order, mask=order < 0))
 
-    def _decoded(self, side: Side, values: Sequence[bytes | None], bad: dict[int, str]) -> dict[int, _Values]:
-        """Return the values of each schema, by id; 0 if there is one for all."""
-        schema = self._layout.formats.of(side).schema
-        by_schema: dict[int, _Values] = {}
-        schema_id, data = 0, b""
+    def _decoded(self, side: Side, values: Sequence[bytes | None], bad: dict[int, str]) -> dict[Any, _Values]:
+        """Return the values of each schema."""
+        by_schema: dict[Any, _Values] = {}
         for row, value in enumerate(values):
             if value is None:
                 continue
             try:
+                schema, data = self._split(side, value)
                 if schema is None:
-                    schema_id, data = schema_id_of(value), value[HEADER.size :]
-                else:
-                    data = value
-                group = by_schema.get(schema_id)
+                    continue
+                group = by_schema.get(schema)
                 if group is None:
-                    reader = self._reader(side, schema_id, schema)
-                    if reader is None:
-                        continue
-                    group = by_schema.setdefault(schema_id, _Values(reader))
+                    group = by_schema[schema] = _Values(reader_of(schema))
                 decoded = group.reader.decode(data)
             except BadValueError as error:
                 bad[row] = str(error)
@@ -167,17 +164,25 @@ class RowDecoder:
                 group.objects.append(decoded)
         return by_schema
 
-    def _reader(self, side: Side, schema_id: int, schema: WriterSchema | None) -> Reader | None:
-        """Return the reader of a schema, None if that is unknown. Raises BadValueError if it is refused."""
+    def _split(self, side: Side, value: bytes) -> tuple[WriterSchema | None, bytes]:
+        """Return the schema of a value, and its bytes; None if the schema is unknown.
+
+        Raises BadValueError for other bytes, or a schema that is refused.
+        """
+        schema = self._layout.formats.of(side).schema
         if schema is not None:
-            return reader_of(schema)
-        if (side, schema_id) in self._rules.refused:
-            raise BadValueError(f"schema {schema_id}: {self._rules.refused[side, schema_id]}")
+            return schema, value
+        schema_id, data, message = schema_id_of(value), value[HEADER.size :], ""
         known = self._rules.schemas.get(schema_id)
-        if known is None:
-            self.unknown.add((side, schema_id))
-            return None
-        return reader_of(known)
+        if known is not None and known.kind == "protobuf":
+            message, data = split_indexes(data)
+        key = side, schema_id, message
+        if key in self._rules.refused:
+            raise BadValueError(f"schema {schema_id}: {self._rules.refused[key]}")
+        if known is None or key not in self._rules.met:
+            self.unknown.add(key)
+            return None, data
+        return self._messages.setdefault(key, replace(known, message=message)), data
 
 
 def _arrays(

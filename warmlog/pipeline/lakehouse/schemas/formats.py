@@ -10,23 +10,25 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.dead_letters import DeadLetterTopic
+from warmlog.pipeline.lakehouse.schemas.protobuf_files import descriptors_in, messages_of
 from warmlog.pipeline.lakehouse.schemas.readers import Kind, WriterSchema, reader_of
 from warmlog.pipeline.lakehouse.schemas.registry import RegistryAddress
 from warmlog.pipeline.session import check_libraries
 
-FormatName: TypeAlias = Literal["binary", "string", "json", "avro", "confluent"]
+FormatName: TypeAlias = Literal["binary", "string", "json", "avro", "protobuf", "confluent"]
 Side: TypeAlias = Literal["key", "value"]
 OnBadRow: TypeAlias = Literal["fail", "null", "dead-letter"]
 
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 ON_BAD_ROW: tuple[OnBadRow, ...] = get_args(OnBadRow)
 SIDES: tuple[Side, ...] = get_args(Side)
-OF_FILES: tuple[Kind, ...] = ("json", "avro")  # formats whose schema is in a file
+OF_FILES: tuple[Kind, ...] = ("json", "avro", "protobuf")  # formats whose schema is in a file
 
 LIBRARIES = {
     "json": ("jsonschema_rs",),
     "avro": ("fastavro",),
-    "confluent": ("confluent_kafka", "fastavro", "httpx2", "jsonschema_rs"),
+    "protobuf": ("grpc_tools",),
+    "confluent": ("confluent_kafka", "fastavro", "grpc_tools", "httpx2", "jsonschema_rs"),
 }
 PASSWORD = "WARMLOG_SCHEMA_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
 ERROR_COLUMN = "decodeError"  # of rows that do not fit, if these are kept
@@ -46,9 +48,11 @@ class Format:
         return self.name != "binary"
 
     def form(self) -> list[str]:
-        """Return the format as in receipts: its name, and a digest of its schema if that is of a file."""
-        digest = "" if self.schema is None else sha256(self.schema.text.encode()).hexdigest()[:16]
-        return [self.name, digest] if self.name in OF_FILES else [self.name]
+        """Return the format as in receipts: its name, a digest of its schema if that is of a file, and the message."""
+        if self.name not in OF_FILES or self.schema is None:
+            return [self.name]
+        form = [self.name, sha256(self.schema.text.encode()).hexdigest()[:16]]
+        return [*form, self.schema.message] if self.schema.message else form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,8 @@ def formats_of(
     value_format: str = "binary",
     key_schema: str | Path | None = None,
     value_schema: str | Path | None = None,
+    key_message: str | None = None,
+    value_message: str | None = None,
     nest_value: bool = False,
     on_bad_row: str = "fail",
     schema_registry: str | None = None,
@@ -101,7 +107,10 @@ def formats_of(
     The password of a registry is in a file, or in the variable WARMLOG_SCHEMA_REGISTRY_PASSWORD. `brokers`: where dead
     letters go. Raises PipelineError.
     """
-    sides = {"key": format_of("key", key_format, key_schema), "value": format_of("value", value_format, value_schema)}
+    sides = {
+        "key": format_of("key", key_format, key_schema, key_message),
+        "value": format_of("value", value_format, value_schema, value_message),
+    }
     names = [each.name for each in sides.values()]
     registry = registry_of(
         schema_registry,
@@ -171,13 +180,15 @@ def registry_of(
     return RegistryAddress(url=url, user=user, password=password, **paths)
 
 
-def format_of(side: str, name: str, schema: str | Path | None) -> Format:
-    """Return a format, with the schema of a file if it needs one. Raises PipelineError."""
+def format_of(side: str, name: str, schema: str | Path | None, message: str | None = None) -> Format:
+    """Return a format, with the schema of a file if it needs one. `message`: Protobuf's type. Raises PipelineError."""
     if name in LIBRARIES:
         check_libraries(*LIBRARIES[name], extra="schemas")
     option = f"--{side}-schema"
     if name not in FORMATS:
         raise PipelineError(f"format {name} is none of {_listed(FORMATS)}")
+    if message is not None and name != "protobuf":
+        raise PipelineError(f"--{side}-message is for the format protobuf, and the {side} is {name}")
     kind = cast("Kind", name)
     if name not in OF_FILES:
         if schema is not None:
@@ -187,7 +198,11 @@ def format_of(side: str, name: str, schema: str | Path | None) -> Format:
         hint = " (format string keeps the text as it is)" if name == "json" else ""
         raise PipelineError(f"format {name} needs a schema, from which columns follow: {option} FILE{hint}")
     try:
-        written = WriterSchema(kind=kind, text=Path(schema).read_text())
+        if name == "protobuf":
+            text = descriptors_in(Path(schema))
+            written = WriterSchema(kind=kind, text=text, message=_message(side, text, message))
+        else:
+            written = WriterSchema(kind=kind, text=Path(schema).read_text())
         reader_of(written)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
@@ -195,6 +210,15 @@ def format_of(side: str, name: str, schema: str | Path | None) -> Format:
     except PipelineError as error:
         raise PipelineError(f"{schema}: {error}") from error
     return Format(name=name, schema=written)
+
+
+def _message(side: str, descriptors: str, message: str | None) -> str:
+    names = messages_of(descriptors)
+    if message is not None:
+        return message
+    if len(names) != 1:
+        raise PipelineError(f"name the message of the {side}s by --{side}-message: {', '.join(names) or 'it has none'}")
+    return names[0]
 
 
 def _listed(names: Sequence[Any]) -> str:

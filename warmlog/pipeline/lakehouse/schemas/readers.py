@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
-from warmlog.pipeline.lakehouse.schemas.types import SchemaError
-
 Kind: TypeAlias = Literal["binary", "string", "json", "avro", "protobuf"]
 
 
@@ -14,7 +12,8 @@ Kind: TypeAlias = Literal["binary", "string", "json", "avro", "protobuf"]
 class WriterSchema:
     """A schema that records were written with. `text`: as in its file or registry, empty for binary and string.
 
-    `references`: texts of the schemas that it names, those first that others need. `message`: Protobuf's type.
+    `references`: texts of the schemas that it names, those first that others need. Of Protobuf, `text` has descriptors
+    in base64, and `message` says which of them: a full name, or indexes as `0` or `2.0`.
     """
 
     kind: Kind
@@ -69,4 +68,6 @@ def reader_of(schema: WriterSchema) -> Reader:
         from warmlog.pipeline.lakehouse.schemas.json_schema import JsonReader
 
         return JsonReader(schema.text, references)
-    raise SchemaError(f"schemas of {schema.kind} are not supported")
+    from warmlog.pipeline.lakehouse.schemas.protobuf import ProtobufReader
+
+    return ProtobufReader(schema.text, schema.message)

@@ -1,6 +1,7 @@
 """Schemas by id from a registry with Confluent's interface, by Confluent's own client.
 
-A record in Confluent's wire format is a zero byte, the id in four bytes, and the value. The job gets the schemas, and
+A record in Confluent's wire format is a zero byte, the id in four bytes, and the value; of Protobuf, indexes before it
+say which message of its file it is. The job gets the schemas, and
 tasks get their texts from it: no worker needs the registry, nor a password.
 
 Source: Confluent's documentation, "Wire format" and "Schema Registry API".
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.schemas.protobuf_files import descriptors_of
 from warmlog.pipeline.lakehouse.schemas.readers import Kind, WriterSchema
 from warmlog.pipeline.lakehouse.schemas.types import BadValueError, SchemaError
 
@@ -20,7 +22,7 @@ HEADER = struct.Struct(">bI")
 TIMEOUT_S = 10.0
 RETRIES = 3
 UNKNOWN_STATUS = 404
-KINDS = {"AVRO": "avro", "JSON": "json"}  # None, in an old registry's answer, is Avro
+KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}  # None, in an old registry's answer, is Avro
 
 
 def schema_id_of(data: bytes) -> int:
@@ -59,8 +61,6 @@ class Registry:
     """Gets schemas by id. Raises PipelineError when it is made, if the address cannot be used."""
 
     def __init__(self, address: RegistryAddress) -> None:
-        from confluent_kafka.schema_registry import SchemaRegistryClient
-
         given = {
             "url": address.url,
             "basic.auth.user.info": None if address.user is None else f"{address.user}:{address.password}",
@@ -70,34 +70,45 @@ class Registry:
             "max.retries": RETRIES,
         }
         self._url = address.url
+        self._settings = {name: each for name, each in given.items() if each is not None}
+        self._schemas: dict[int, WriterSchema] = {}
         try:
-            self._client: Any = SchemaRegistryClient({name: each for name, each in given.items() if each is not None})
+            self._connect().close()
         except (ValueError, OSError) as error:
             raise PipelineError(f"schema registry {address.url}: {error}") from error
-        self._schemas: dict[int, WriterSchema] = {}
+
+    def _connect(self) -> Any:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        return SchemaRegistryClient(self._settings)
 
     def schema(self, schema_id: int) -> WriterSchema:
         """Return a schema. Raises SchemaError if the registry has none of this id, UnavailableError, PipelineError."""
         if schema_id not in self._schemas:
-            schema = self._call(f"schema {schema_id}", lambda: self._client.get_schema(schema_id))
-            kind = KINDS.get(schema.schema_type or "AVRO")
-            if kind is None:
-                raise SchemaError(f"schema {schema_id} is of type {schema.schema_type}, which is not supported")
-            references: dict[str, str] = {}
-            self._add_references(schema, references)
-            self._schemas[schema_id] = WriterSchema(
-                kind=cast("Kind", kind), text=schema.schema_str, references=tuple(references.items())
-            )
+            with self._connect() as client:  # schemas are few: a connection for each is closed at once
+                self._schemas[schema_id] = self._get(client, schema_id)
         return self._schemas[schema_id]
 
-    def _add_references(self, schema: Any, references: dict[str, str]) -> None:
+    def _get(self, client: Any, schema_id: int) -> WriterSchema:
+        schema = self._call(f"schema {schema_id}", lambda: client.get_schema(schema_id))
+        kind = KINDS.get(schema.schema_type or "AVRO")
+        if kind is None:
+            raise SchemaError(f"schema {schema_id} is of type {schema.schema_type}, which is not supported")
+        references: dict[str, str] = {}
+        self._add_references(client, schema, references)
+        text = schema.schema_str
+        if kind == "protobuf":
+            text, references = descriptors_of(text, references), {}
+        return WriterSchema(kind=cast("Kind", kind), text=text, references=tuple(references.items()))
+
+    def _add_references(self, client: Any, schema: Any, references: dict[str, str]) -> None:
         """Add the schemas that a schema refers to, those first that others need."""
         for reference in schema.references or ():
             if reference.name in references:
                 continue
             what = f"version {reference.version} of {reference.subject}"
-            version = self._call(what, lambda at=reference: self._client.get_version(at.subject, at.version))
-            self._add_references(version.schema, references)
+            version = self._call(what, lambda at=reference: client.get_version(at.subject, at.version))
+            self._add_references(client, version.schema, references)
             references.setdefault(reference.name, version.schema.schema_str)
 
     def _call(self, what: str, act: Any) -> Any:
