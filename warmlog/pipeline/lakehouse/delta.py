@@ -27,7 +27,7 @@ from warmlog.pipeline.lakehouse.columns import check_column
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
-from warmlog.pipeline.lakehouse.schemas.types import check_only_added, normal, without_times
+from warmlog.pipeline.lakehouse.schemas.types import check_names, check_only_added, normal, without_times
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -37,6 +37,7 @@ USER_METADATA = "userMetadata"
 PREFIX = "warmlog"
 NO_EPOCH = -1
 FIRST_ENTRIES = 64  # of the log: more are read until the ledger is among them
+NOT_IN_NAMES = " ,;{}()\n\t="  # without column mapping
 ATTEMPTS = 20  # to add columns while others commit
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # positions would expire
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -217,6 +218,9 @@ class DeltaTable:
 
     def check_change(self, before: Any, after: Any) -> None:
         """Raise SchemaError if the table cannot have a column, or change it."""
+        import pyarrow as pa
+
+        check_names(pa.struct([after]), "", NOT_IN_NAMES)
         if before is not None:
             check_only_added(self._uri, before.type, after.type, after.name)
 
@@ -243,7 +247,12 @@ class DeltaTable:
 
         once = CommitProperties(max_commit_retries=0)
         with delta_errors(self._uri), suppress(CommitFailedError):
-            self._table.alter.add_columns(Schema.from_arrow(pa.schema(fields)).fields, commit_properties=once)
+            try:
+                self._table.alter.add_columns(Schema.from_arrow(pa.schema(fields)).fields, commit_properties=once)
+            except Exception as error:
+                if type(error) is Exception:  # what deltalake raises for a schema that it refuses
+                    raise PipelineError(f"{self._uri}: {str(error).splitlines()[0]}") from error
+                raise
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         """Append files, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""

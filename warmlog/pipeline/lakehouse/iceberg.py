@@ -23,7 +23,7 @@ from warmlog.pipeline.lakehouse.columns import check_column
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
-from warmlog.pipeline.lakehouse.schemas.types import normal
+from warmlog.pipeline.lakehouse.schemas.types import check_names, normal
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -236,8 +236,11 @@ class IcebergTable:
         """Return the type that the table has for one of Arrow."""
         return kind
 
-    def check_change(self, before: Any, after: Any) -> None:
-        """Do nothing: Iceberg can add fields, and widen numbers and decimals."""
+    def check_change(self, before: Any, after: Any) -> None:  # noqa: ARG002 - all that can be merged can be widened
+        """Raise SchemaError for names that the table cannot have; it can add fields, and widen numbers and decimals."""
+        import pyarrow as pa
+
+        check_names(pa.struct([after]), "")
 
     def plan_columns(self, schema: Any) -> None:
         """Write files with these columns from now on; the next commit adds those that the table does not have."""

@@ -107,6 +107,30 @@ def merged_fields(first: Sequence[Any], second: Sequence[Any], prefix: str = "")
     return fields + [pa.field(name, kind) for name, kind in others.items()]
 
 
+def check_names(kind: Any, path: str, forbidden: str = "") -> None:
+    """Raise SchemaError for fields of a type whose names differ in case only, or have forbidden characters."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_struct(kind):
+        prefix = f"{path}." if path else ""
+        known: dict[str, str] = {}
+        for field in kind:
+            inner = f"{prefix}{field.name}"
+            other = known.setdefault(field.name.casefold(), field.name)
+            if other != field.name:
+                raise SchemaError(f"fields {prefix}{other} and {inner} differ in case only, which columns cannot")
+            if any(character in field.name for character in forbidden):
+                raise SchemaError(
+                    f"field {inner!r} has a character that names in Delta tables cannot have: {forbidden!r}"
+                )
+            check_names(field.type, inner, forbidden)
+    elif kinds.is_list(kind):
+        check_names(kind.value_type, path, forbidden)
+    elif kinds.is_map(kind):
+        check_names(kind.item_type, path, forbidden)
+
+
 def check_only_added(table: str, before: Any, after: Any, path: str) -> None:
     """Raise SchemaError if a type has grown by anything but further fields."""
     import pyarrow as pa
