@@ -1,10 +1,12 @@
 """Kill `warmlog pipeline table` at random moments while records arrive, then see that each is in the table once.
 
     python -m tests.pipeline.lakehouse.kills --kills 200 --seed 7 [--kind delta|iceberg] [--writers 2] [--maintained]
+        [--decoded]
 
 Each round starts the writers, kills them with kill -9 after a random time, and appends records. With --maintained,
-`warmlog pipeline table maintain` runs beside them, and is killed, too. The last runs are left alone. DuckDB reads the
-files that the libraries list; neither knows of receipts. The audit has to agree.
+`warmlog pipeline table maintain` runs beside them, and is killed, too. With --decoded, values have schemas of a
+registry, and each round's schema has one more field. The last runs are left alone. DuckDB reads the files that the
+libraries list; neither knows of receipts. The audit has to agree.
 """
 
 import argparse
@@ -17,11 +19,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake.exceptions import TableNotFoundError
 from pyiceberg.exceptions import NoSuchTableError
 
+from tests.pipeline.lakehouse.schemas.registries import RegistryServer, avro, serving
 from tests.pipeline.lakehouse.tables import KINDS, Kind, arguments_of, offsets_in, query
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
@@ -33,13 +37,45 @@ LONGEST_S = 2.5
 MAINTAINED_S = 6.0  # beside maintenance, which takes time itself
 
 
-def start(broker: Broker, directory: Path, kind: Kind, *more: str) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of each round. `registry`: of their schemas; None for bytes that are not decoded."""
+
+    registry: RegistryServer | None = None
+
+    def of_round(self, number: int) -> list[bytes]:
+        """Return the values of a partition."""
+        if self.registry is None:
+            return [b"%d" % at for at in range(RECORDS)]
+        names = [f"field{at}" for at in range(number + 1)]
+        fields = [{"name": name, "type": ["null", "long"], "default": None} for name in names]
+        schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, *fields]}
+        return avro(self.registry.url, schema, [{"id": at, names[-1]: at} for at in range(RECORDS)])
+
+    @property
+    def sources(self) -> list[str]:
+        """The options that say where schemas are."""
+        return [] if self.registry is None else ["--schema-registry", self.registry.url]
+
+    @property
+    def formats(self) -> list[str]:
+        """The options of writers."""
+        return [*self.sources, "--value-format", "confluent"] if self.registry is not None else []
+
+
+BYTES = Values()
+
+
+def start(broker: Broker, directory: Path, kind: Kind, values: Values, *more: str) -> subprocess.Popen[bytes]:
     """Start a writer; without more options, with commits of few rows."""
     source = ["--path", str(broker.data_dir), "--bootstrap", broker.native, "--every", "20ms"]
     how = list(more) if more else ["-o", "maxOffsetsPerTrigger=500", "-o", "maxSplitBytes=5000"]
     command = [sys.executable, "-m", "warmlog", "pipeline", "table", "orders", *arguments_of(directory, kind)]
     return subprocess.Popen(
-        [*command, *source, *how], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        [*command, *source, *values.formats, *how],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 
@@ -59,19 +95,28 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def rounds(
-    broker: Broker, directory: Path, kind: Kind, kills: int, writers: int, chance: random.Random, *, maintained: bool
+    broker: Broker,
+    directory: Path,
+    kind: Kind,
+    kills: int,
+    writers: int,
+    chance: random.Random,
+    values: Values = BYTES,
+    *,
+    maintained: bool = False,
 ) -> Iterator[int]:
     """Run and kill writers, and maintenance; yield the number of rows in the table after each round."""
     with Client(broker.native) as client:
         client.create_topic("orders", partitions=PARTITIONS, configs={"segment.bytes": "1048576"})
         done = 0
         if maintained:
-            grow(broker, directory, kind)
+            grow(broker, directory, kind, values)
         while done < kills:
-            running = [start(broker, directory, kind) for _ in range(writers)]
+            content = values.of_round(done // writers)
+            running = [start(broker, directory, kind, values) for _ in range(writers)]
             running += [start_maintenance(directory, kind)] if maintained else []
             for partition in range(PARTITIONS):
-                client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
+                client.produce_many("orders", content, partition=partition)
             longest_s = MAINTAINED_S if maintained else LONGEST_S
             for number, process in enumerate(chance.sample(running, len(running))):
                 time.sleep(chance.uniform(0.0 if number else START_S, longest_s))
@@ -80,12 +125,12 @@ def rounds(
             yield rows_in(directory, kind)
 
 
-def grow(broker: Broker, directory: Path, kind: Kind) -> None:
+def grow(broker: Broker, directory: Path, kind: Kind, values: Values) -> None:
     """Give the table many small files, and versions."""
     with Client(broker.native) as client:
         for partition in range(PARTITIONS):
-            client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
-    process = start(broker, directory, kind, "--until-end", "-o", "maxOffsetsPerTrigger=2000")
+            client.produce_many("orders", values.of_round(0), partition=partition)
+    process = start(broker, directory, kind, values, "--until-end", "-o", "maxOffsetsPerTrigger=2000")
     assert process.wait() == 0, "the first run failed"
 
 
@@ -97,9 +142,9 @@ def rows_in(directory: Path, kind: Kind) -> int:
         return 0
 
 
-def finish(broker: Broker, directory: Path, kind: Kind) -> list[tuple[int, int]]:
+def finish(broker: Broker, directory: Path, kind: Kind, values: Values = BYTES) -> list[tuple[int, int]]:
     """Copy the rest, and return what is wrong: (partition, offset) pairs that are missing or doubled."""
-    process = start(broker, directory, kind, "--until-end")
+    process = start(broker, directory, kind, values, "--until-end")
     assert process.wait() == 0, "the last run failed"
     with Client(broker.native) as client:
         ends = client.offsets("orders", "end")
@@ -116,10 +161,11 @@ def maintain(directory: Path, kind: Kind) -> None:
     assert start_maintenance(directory, kind).wait() == 0, "the last maintenance failed"
 
 
-def audit(broker: Broker, directory: Path, kind: Kind) -> int:
+def audit(broker: Broker, directory: Path, kind: Kind, values: Values = BYTES) -> int:
     """Return 1 if the audit finds anything."""
     command = [sys.executable, "-m", "warmlog", "pipeline", "audit", "orders", *arguments_of(directory, kind)]
-    return int(subprocess.run([*command, "--path", str(broker.data_dir)], check=False).returncode != 0)
+    done = subprocess.run([*command, *values.sources, "--path", str(broker.data_dir)], check=False)
+    return int(done.returncode != 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,22 +176,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, default=None)
     parser.add_argument("--writers", type=int, default=2)
     parser.add_argument("--maintained", action="store_true")
+    parser.add_argument("--decoded", action="store_true")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 32)
     print(f"seed {seed}")
     wrong = 0
     for kind in [given.kind] if given.kind else KINDS:
-        with tempfile.TemporaryDirectory() as name, Broker(data_dir=Path(name, "data")) as broker:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            Broker(data_dir=Path(name, "data")) as broker,
+            serving() as registry,
+        ):
+            values = Values(registry) if given.decoded else BYTES
             kills = given.kills if given.kind else given.kills // len(KINDS)
             chance = random.Random(seed)
-            for rows in rounds(broker, Path(name), kind, kills, given.writers, chance, maintained=given.maintained):
+            maintained = given.maintained
+            for rows in rounds(broker, Path(name), kind, kills, given.writers, chance, values, maintained=maintained):
                 print(f"{kind}: {rows:,} rows", flush=True)
-            faults = finish(broker, Path(name), kind)
-            wrong += audit(broker, Path(name), kind)
-            if given.maintained:
+            faults = finish(broker, Path(name), kind, values)
+            wrong += audit(broker, Path(name), kind, values)
+            if maintained:
                 maintain(Path(name), kind)
-                faults += finish(broker, Path(name), kind)
-                wrong += audit(broker, Path(name), kind)
+                faults += finish(broker, Path(name), kind, values)
+                wrong += audit(broker, Path(name), kind, values)
             print(f"{kind}: {len(offsets_in(Path(name), kind)):,} rows, missing or doubled: {faults[:10] or 'none'}")
             wrong += len(faults)
     return 1 if wrong else 0

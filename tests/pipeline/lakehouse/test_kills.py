@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.lakehouse.kills import RECORDS, audit, finish, maintain, rounds
+from tests.pipeline.lakehouse.kills import RECORDS, Values, audit, finish, maintain, rounds
+from tests.pipeline.lakehouse.schemas.registries import serving
 from tests.pipeline.lakehouse.tables import Kind, offsets_in
 from warmlog.testing import Broker
 
@@ -34,4 +35,18 @@ def test_killed_beside_maintenance_that_is_killed_too(kind: Kind, tmp_path: Path
         maintain(tmp_path, kind)
         assert finish(broker, tmp_path, kind) == []
         assert audit(broker, tmp_path, kind) == 0
+    assert len(offsets_in(tmp_path, kind)) == (len(counts) + 1) * 3 * RECORDS
+
+
+def test_killed_while_columns_come_each_record_is_in_the_table_once(kind: Kind, tmp_path: Path) -> None:
+    """Maintenance is killed, too."""
+    chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
+    with Broker(data_dir=tmp_path / "data") as broker, serving() as registry:
+        values = Values(registry)
+        counts = list(rounds(broker, tmp_path, kind, 6, 2, chance, values, maintained=True))
+        assert finish(broker, tmp_path, kind, values) == []
+        assert audit(broker, tmp_path, kind, values) == 0
+        maintain(tmp_path, kind)
+        assert finish(broker, tmp_path, kind, values) == []
+        assert audit(broker, tmp_path, kind, values) == 0
     assert len(offsets_in(tmp_path, kind)) == (len(counts) + 1) * 3 * RECORDS

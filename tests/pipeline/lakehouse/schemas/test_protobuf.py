@@ -1,7 +1,7 @@
 """Protobuf decoded into columns: types, .proto files, descriptors, and Confluent's wire format."""
 
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,10 +14,10 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tests.pipeline.conftest import DirectoryWriter
-from tests.pipeline.lakehouse.registries import RegistryServer, serving
+from tests.pipeline.lakehouse.schemas.decoded import audited_with, confluent, decoded, rows_in
+from tests.pipeline.lakehouse.schemas.registries import RegistryServer
 from tests.pipeline.lakehouse.tables import Kind
 from tests.pipeline.lakehouse.test_audit import total
-from tests.pipeline.lakehouse.test_schemas import audited_with, confluent, decoded, rows_in
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.auditing import SchemaSources
 from warmlog.pipeline.lakehouse.schemas.formats import formats_of
@@ -86,17 +86,6 @@ def serialized(registry: RegistryServer, messages: Sequence[Any]) -> list[bytes]
     context = SerializationContext("orders", MessageField.VALUE)
     serializer = ProtobufSerializer(type(messages[0]), client, {"use.deprecated.format": False})
     return [serializer(message, context) for message in messages]
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> DirectoryWriter:
-    return DirectoryWriter(tmp_path / "data")
-
-
-@pytest.fixture
-def registry() -> Iterator[RegistryServer]:
-    with serving() as server:
-        yield server
 
 
 @pytest.mark.parametrize("form", ["proto", "descriptors"])

@@ -16,8 +16,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from interop import apicurio
 from interop.kafka_node import MissingToolError
+from tests.pipeline.lakehouse.schemas.test_protobuf import message_class
 from tests.pipeline.lakehouse.tables import Kind, arguments_of, query
-from tests.pipeline.lakehouse.test_protobuf import message_class
 from tests.pipeline.lakehouse.test_table import read_by_library
 from tests.requires import lacks
 from warmlog.cli.pipeline.audit import audit as audit_command

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,16 +22,19 @@ class RegistryServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, login: str | None) -> None:
+    def __init__(self, login: str | None, tls: ssl.SSLContext | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.login = login
+        self.scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_side=True)
         self.schemas: list[dict[str, Any]] = []
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[str] = []
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"{self.scheme}://127.0.0.1:{self.server_address[1]}"
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
         """Register a schema, or return the id that it has."""
@@ -90,9 +94,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(login: str | None = None) -> Iterator[RegistryServer]:
+def serving(login: str | None = None, tls: ssl.SSLContext | None = None) -> Iterator[RegistryServer]:
     """Serve a registry on a port of its own."""
-    with RegistryServer(login) as server:
+    with RegistryServer(login, tls) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -9,11 +9,20 @@ import pytest
 from click.testing import CliRunner
 
 from tests.pipeline.conftest import DirectoryWriter
-from tests.pipeline.lakehouse.registries import RegistryServer, avro, serving
+from tests.pipeline.lakehouse.schemas.decoded import (
+    OTHER,
+    V1,
+    audited_with,
+    confluent,
+    decoded,
+    order,
+    rows_in,
+    table_in,
+)
+from tests.pipeline.lakehouse.schemas.registries import RegistryServer, avro
 from tests.pipeline.lakehouse.tables import Kind, arguments_of, catalog_of, copied, options_of
 from tests.pipeline.lakehouse.test_audit import messages, total
 from tests.pipeline.lakehouse.test_exactly_once import KilledError, Killer, Watched
-from tests.pipeline.lakehouse.test_schemas import OTHER, V1, audited_with, confluent, decoded, order, rows_in, table_in
 from tests.pipeline.lakehouse.test_stream import source
 from warmlog.cli.pipeline.audit import audit as audit_command
 from warmlog.cli.pipeline.table import table as table_command
@@ -46,17 +55,6 @@ def client(broker: Broker) -> Iterator[Client]:
             connected.delete_topic(LETTERS)
         connected.create_topic(LETTERS, partitions=2)
         yield connected
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> DirectoryWriter:
-    return DirectoryWriter(tmp_path / "data")
-
-
-@pytest.fixture
-def registry() -> Iterator[RegistryServer]:
-    with serving() as server:
-        yield server
 
 
 def to_letters(registry: RegistryServer, broker: Broker, **more: Any) -> Formats:
