@@ -96,7 +96,7 @@ def headers(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterat
 def batch_spans(records: Buffer) -> Iterator[tuple[int, int]]:
     """Yield (position, size) of each batch by lengths alone, for batches that are validated later.
 
-    Stops where no whole header is left, and after a batch whose length is smaller than a header: its size is 0. The
+    Stops if no whole header is left, and after a batch whose length is smaller than a header: its size is 0. The
     last batch may extend past the end of the buffer.
     """
     position, end = 0, len(records)

@@ -1,8 +1,8 @@
 """Build batches from records, as a producer sends them.
 
 A fast producer keeps one `BatchBuilder` per partition: `append` is a method of the compiled codec and returns the size
-so far, to compare with the batch size. To add many records at once, pass them as tuples to `extend` or `build_batch`,
-which costs a fifth per record.
+so far, to compare with the batch size. To add many records in one call, pass them as tuples to `extend` or
+`build_batch`, which costs a fifth per record.
 """
 
 from collections.abc import Iterable

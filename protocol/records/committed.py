@@ -1,6 +1,6 @@
 """Filter fetched batches for readers of committed records.
 
-A broker sends whole batches and, beside them, the aborted transactions that overlap them. A transaction begins at its
+A broker sends whole batches together with the aborted transactions that overlap them. A transaction begins at its
 first offset and ends with the next control batch of its producer.
 
 Source: org.apache.kafka.clients.consumer.internals.CompletedFetch; KIP-98.
@@ -13,7 +13,7 @@ from warmlog.protocol.response import AbortedTransaction
 
 
 class AbortedFilter:
-    """Tells aborted batches of one fetched partition. Batches must be passed in order, each once."""
+    """Identifies the aborted batches of a fetched partition. Batches must be passed in order, each once."""
 
     __slots__ = ("_aborted_producers", "_coming")
 
@@ -22,7 +22,7 @@ class AbortedFilter:
         self._aborted_producers: set[int] = set()
 
     def discards(self, header: BatchHeader) -> bool:
-        """Return whether a batch holds records that must be skipped: control records, or those of an abort."""
+        """Return whether a batch must be skipped: it holds control records or belongs to an aborted transaction."""
         while self._coming and self._coming[-1].first_offset <= header.last_offset:
             self._aborted_producers.add(self._coming.pop().producer_id)
         if header.is_control:

@@ -12,15 +12,14 @@ library, as Java clients do; read in that framing, or as one raw block as librdk
 
 A block is read in one of two ways:
 
-    strict    blocks from producers: refuses what any of Kafka's decoders refuses, and bytes that are no part of a block
-    lenient   blocks that are stored: Kafka, or an earlier version, has accepted them. Reads what Kafka's decoders read
+    strict    blocks from producers: refuses whatever any of Kafka's decoders refuses, and bytes outside the block
 
 | | strict refuses, lenient reads |
 |---|---|
-| gzip | bytes after a member, which Java ignores unless they are one; reserved flags |
+| gzip | bytes after a member that are not a member, which Java ignores; reserved flags |
 | snappy | up to 3 bytes after the last chunk; a version below 1 in a second header |
 | lz4 | a wrong content size or checksum, which Kafka does not verify; linked blocks and dictionary ids |
-| zstd | bytes after a frame that are none |
+| zstd | bytes after a frame that are not a frame |
 
 The libraries are imported on first use to keep startup fast.
 
@@ -30,8 +29,8 @@ Invariants:
 2. A truncated block raises CompressionError. Bytes after an lz4 frame are ignored, as in Kafka.
 3. No step holds the GIL for long: a block of more than `JOINED` bytes is decompressed in steps into a mapping of its
    own. Python frees a mapping without the GIL, but 128 MiB of bytes with it, which takes tens of milliseconds.
-4. `decompressed_parts` takes bounded memory, whatever the block opens to: a part has at most `STEP` bytes, or what one
-   block of lz4 (4 MiB) or one chunk of snappy (22 times its compressed size) holds.
+4. `decompressed_parts` takes bounded memory, whatever the block opens to: a part has at most `STEP` bytes, or the
+   content of one lz4 block (4 MiB) or one snappy chunk (22 times its compressed size).
 
 Source: org.apache.kafka.common.compress; `tests/fixtures/kafka/4.3.1/frames.jsonl` holds Kafka's own verdicts.
 """
@@ -61,10 +60,10 @@ __all__ = [
     "decompressed_parts",
 ]
 
-# Of blocks from producers. Batches are about 1 MiB by default, and log lines compress by a factor of 50 at best; a
-# larger block is a decompression bomb or corrupt.
+# Limit for blocks from producers. Batches are about 1 MiB by default, and log lines compress by a factor of 50 at best;
+# a larger block is a decompression bomb or corrupt.
 DEFAULT_MAX_DECOMPRESSED_SIZE = 128 << 20
-# Of stored blocks that are needed whole: Kafka stores blocks that open to any size.
+# Limit for stored blocks that are needed whole: Kafka stores blocks whose content has any size.
 MAX_STORED_SIZE = 1 << 30
 
 # wbits for zlib: gzip format, largest window.
@@ -133,7 +132,7 @@ def _gathered(parts: Iterator[Buffer], max_size: int) -> Buffer:
 
 
 def _copy_into(area: mmap.mmap, position: int, part: Buffer) -> None:
-    """Copy to a mapping without holding the GIL: its new pages take time, and wait while others are unmapped."""
+    """Copy to a mapping without the GIL: new pages take time, and block while other mappings are being unmapped."""
     source = part if isinstance(part, bytes) else ctypes.addressof(ctypes.c_char.from_buffer(part))
     _memcpy(ctypes.addressof(ctypes.c_char.from_buffer(area, position)), source, len(part))
 
@@ -172,7 +171,7 @@ def _gunzip(data: memoryview, strict: bool, _: int) -> Iterator[bytes]:
 
 
 def _frames(data: memoryview, read: Callable[[memoryview], Frame], *, strict: bool) -> Iterator[bytes]:
-    """Yield the parts of all frames. What follows the first one may, unless `strict`, be something else."""
+    """Yield the parts of all frames. Unless `strict`, the first frame may be followed by other bytes."""
     position = yield from read(data)
     while position < len(data):
         frame = read(data[position:])
@@ -192,7 +191,7 @@ def _strict_member(data: memoryview) -> Frame:
 
 
 def _lenient_member(data: memoryview) -> Frame:
-    """Decompress one gzip member, without its reserved flags: Java ignores them."""
+    """Decompress one gzip member, clearing its reserved flags, which Java ignores."""
     return _member(data, bytes(data[:3]) + bytes(flags & _GZIP_KNOWN_FLAGS for flags in data[3:4]))
 
 

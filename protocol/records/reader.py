@@ -1,7 +1,7 @@
 """Decode stored batches into records, decompressing them if necessary, leniently (see `compression`).
 
-Only batches from producers are read strictly, in `reencode`. What needs no keys or values reads a block part by part
-(`batch_windows`, `offsets_and_times`), in bounded memory.
+Only batches from producers are read strictly, in `reencode`. Callers that need no keys or values read a block part by
+part (`batch_windows`, `offsets_and_times`), in bounded memory.
 
 A fast consumer uses `decoded_batches`, which yields lists instead of single records, and passes `make` and `prefix` so
 that the codec creates the consumer's own record type, such as `make=ConsumedRecord, prefix=(topic, partition)`; msgspec
@@ -105,7 +105,7 @@ def uncompressed_records(
 def batch_windows(buffer: Buffer, position: int, header: BatchHeader) -> Iterator[Window]:
     """Yield the records of the batch at `position`, decompressed part by part: see `record_windows`.
 
-    Raises what `decode_batch` raises, also after some windows; records are validated by whoever decodes a window.
+    Raises what `decode_batch` raises, also after some windows; records are validated when a window is decoded.
     """
     block = _block(buffer, position, header)
     if header.attributes & CODEC_MASK:

@@ -1,4 +1,4 @@
-"""Look at received batches before they are validated, and give them the fields that the broker sets.
+"""Classify received batches before they are validated, and stamp them with the fields that the broker sets.
 
 The reference for the functions of the same names in `_codec`; `codec` imports the ones in use.
 """
@@ -19,7 +19,7 @@ from warmlog.protocol.records.layout import (
 )
 from warmlog.protocol.records.record import Buffer
 
-#: Copying a batch of up to this many bytes costs less than a view of it, which is one more buffer to write.
+#: Copying a batch of up to this size costs less than a view of it, which would be another buffer to write.
 MAX_COPIED_SIZE: Final = 2048
 
 _LENGTH: Final = Struct(">i")
@@ -28,7 +28,7 @@ _ATTRIBUTES: Final = Struct(">h")
 
 
 def is_plain_batch(records: Buffer) -> bool:
-    """Return whether the bytes are as many as one batch of the current format has, uncompressed and of no transaction.
+    """Return whether the size fits one batch of the current format that is uncompressed and not transactional.
 
     Nothing else of the batch is validated.
     """
@@ -42,8 +42,8 @@ def is_plain_batch(records: Buffer) -> bool:
 def stamped_batch(records: memoryview, start: int, end: int, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
     """Return the buffers of the batch in bytes [start, end) as stored: with its base offset and leader epoch.
 
-    The received bytes are not modified: a small batch is copied, and of a larger one the first STAMPED_SIZE bytes are.
-    Raises ValueError if the range does not hold a batch header.
+    The received bytes are not modified: a small batch is copied whole, of a larger one only the first STAMPED_SIZE
+    bytes. Raises ValueError if the range does not hold a batch header.
     """
     if not 0 <= start <= end - HEADER_SIZE <= len(records) - HEADER_SIZE:
         raise ValueError(f"no batch in bytes {start} to {end} of {len(records)}")

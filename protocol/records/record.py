@@ -261,7 +261,7 @@ def decode_records(  # noqa: PLR0917 - positional, because the compiled version 
 
     `append_time` overrides all timestamps if it is not None. Each record is created as `make(*prefix, offset,
     timestamp, key, value, headers)`, so that a client can build its own type with topic and partition directly. Keys
-    and values are copied out of the buffer; headers after the first `max_headers` of a record are left out. Raises
+    and values are copied out of the buffer; headers after the first `max_headers` of a record are omitted. Raises
     InvalidRecordError; ValueError if the range is outside the buffer.
     """
     data = _records_part(buffer, start, end, count)
@@ -415,9 +415,9 @@ def murmur2(data: bytes) -> int:
 
 
 def rows_by_partition(rows: Iterable[AnyRow], partitions: int) -> list[list[AnyRow]]:
-    """Return rows by the partitions where Kafka's Java client puts their keys, then those without a key.
+    """Group rows by the partition that Kafka's Java client chooses for their keys, then rows without a key.
 
-    The result has `partitions` + 1 lists, which keep the order of the rows. Raises ValueError for less than 1.
+    The result has `partitions` + 1 lists, which keep the order of the rows. Raises ValueError for `partitions` below 1.
     """
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")

@@ -4,8 +4,8 @@ Offsets and append times are set later, by `validation.check_batches` and `codec
 thread; decompression and compression release the GIL.
 
 Invariants:
-1. No block is decompressed beyond the size limit, whatever size it states (see `compression`). The limit grows with
-   the block: a client pays for the time that its batches take with bytes that it sends.
+1. No block is decompressed beyond the size limit, whatever size it states (see `compression`). The limit grows with the
+   block: the time that a client's batches take is bounded by the bytes it sends.
 2. The bytes of records never change; only the compressed block and the header do.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator.validateMessagesAndAssignOffsetsCompressed.
@@ -21,14 +21,14 @@ from warmlog.protocol.records.validation import BatchRules, check_each, check_re
 
 __all__ = ["Reencoding", "reencode_batches"]
 
-# Every block may open to `FREE_SIZE` bytes, a larger one to `MAX_RATIO` times its size. Log lines compress by a factor
-# of 50 at best; zeros by 1,000 with gzip, and by 30,000 with zstd.
+# Any block may decompress to `FREE_SIZE` bytes, a larger one to `MAX_RATIO` times its size. Log lines compress by a
+# factor of 50 at best; zeros by 1,000 with gzip, and by 30,000 with zstd.
 FREE_SIZE = 16 << 20
 MAX_RATIO = 64
 
 
 class Reencoding:
-    """Batches from a producer on their way into the topic's codec, one after the other. Nothing is done before `run`.
+    """Converts batches from a producer to the topic's codec one after the other. The work starts with `run`.
 
     `max_decompressed_size` limits the decompressed size of one batch, in bytes.
     """
@@ -51,7 +51,7 @@ class Reencoding:
         self._parts: list[Buffer] = []
 
     def run(self, is_over: Callable[[], bool]) -> Buffer | None:
-        """Continue until all batches are done, and return them; None if `is_over` says so between two batches.
+        """Convert the remaining batches and return them all; None if `is_over` returned true between two batches.
 
         Raises what `reencode_batches` raises.
         """
@@ -75,7 +75,7 @@ def reencode_batches(
 
     Returns the input if nothing had to change. `max_decompressed_size` limits the decompressed size of one batch, in
     bytes. Raises what `check_batches` raises, CompressionError for a block that is invalid, and DecompressedSizeError
-    for one that opens to more than that, or to more than `FREE_SIZE` bytes and `MAX_RATIO` times its size.
+    for one that decompresses to more than that, or to more than both `FREE_SIZE` and `MAX_RATIO` times its size.
     """
     done = Reencoding(buffer, rules, now_ms, max_decompressed_size=max_decompressed_size).run(lambda: False)
     assert done is not None, "it is never over"

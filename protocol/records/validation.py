@@ -5,7 +5,7 @@ Invariants:
 2. Received bytes are never modified. If a header field has to change, the returned header has the new value and
    STALE_CRC, and the stored header is written with `batch.rewritten_start`.
 3. Where records are walked, the max timestamp of a batch is that of its records, whatever its header states.
-4. Compressed batches are not decompressed here: NeedsReencodingError asks for `reencode`. Without `BatchRules.walk`
+4. Compressed batches are not decompressed here: NeedsReencodingError requests `reencode`. Without `BatchRules.walk`
    this happens only for batches whose header timestamps are invalid or whose keys are required.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator, UnifiedLog.analyzeAndValidateRecords, KIP-32 (times),

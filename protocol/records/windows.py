@@ -9,7 +9,7 @@ deltas and key, an empty value and no headers; `Window.large` yields the bytes o
 
 Invariants:
 1. The windows hold `count` records, and nothing is left over after them; otherwise InvalidRecordError is raised, by
-   `record_windows` or by whoever decodes the last window.
+   `record_windows` or when the last window is decoded.
 2. A large record is read or skipped before the next window.
 """
 
@@ -45,7 +45,7 @@ class LargeRecord:
     __slots__ = ("_attributes", "_fields", "_rest", "_source", "_timestamp_delta")
 
     def __init__(self, source: "_Source", attributes: bytes, timestamp_delta: int, fields: bytes, rest: int) -> None:
-        """Take the fields before the timestamp delta, those between it and the value, and the size of the rest."""
+        """Store the fields before the timestamp delta, those between it and the value, and the size of the rest."""
         self._source = source
         self._attributes = attributes
         self._timestamp_delta = timestamp_delta
@@ -53,13 +53,13 @@ class LargeRecord:
         self._rest = rest
 
     def parts(self, shift_ms: int = 0) -> Iterator[Buffer]:
-        """Yield the record, with `shift_ms` added to its timestamp delta. Raises as `record_windows` does."""
+        """Yield the record, with `shift_ms` added to its timestamp delta. Raises what `record_windows` raises."""
         start = self._attributes + _write_varint(self._timestamp_delta + shift_ms) + self._fields
         yield _write_varint(len(start) + self._rest) + start
         yield from self.rest()
 
     def rest(self) -> Iterator[Buffer]:
-        """Yield the bytes from the value on that were not read yet. Raises as above."""
+        """Yield the unread bytes, from the value on. Raises what `record_windows` raises."""
         while self._rest:
             part = self._source.take_some(self._rest)
             self._rest -= len(part)
@@ -92,7 +92,7 @@ def record_windows(parts: Iterator[Buffer], count: int) -> Iterator[Window]:
 
 
 class _Source:
-    """The bytes of a block that were not passed on yet; `index` is the number of records before them."""
+    """The bytes of a block not yet yielded; `index` is the number of records before them."""
 
     def __init__(self, parts: Iterator[Buffer], count: int) -> None:
         self.index = 0
@@ -105,7 +105,7 @@ class _Source:
         return self._size
 
     def fill(self, size: int) -> bool:
-        """Read on until there are `size` bytes or more; return whether the block ends before that."""
+        """Read until at least `size` bytes are available; return whether the block ends before that."""
         while self._size < size:
             part = next(self._parts, None)
             if part is None:
@@ -134,7 +134,7 @@ class _Source:
         return part
 
     def whole_records(self) -> tuple[int, int]:
-        """Return how many whole records there are, and their size. Raises InvalidRecordError."""
+        """Return the number of whole records available, and their size. Raises InvalidRecordError."""
         data = self._joined()
         left = self._count - self.index
         if not left:
@@ -154,7 +154,7 @@ class _Source:
         return number, position
 
     def large_record(self) -> Iterator[Window]:
-        """Yield the stub of the record at the start, which is larger than what there is, and skip its rest."""
+        """Yield the stub of the first record, which is not completely available, and then skip its rest."""
         try:
             data = self._joined()
             length, start = _read_varint(data, 0, len(data))

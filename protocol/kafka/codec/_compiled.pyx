@@ -1,14 +1,14 @@
 # cython: language_level=3, embedsignature=False, binding=False, auto_pickle=False
 # cython: cdivision=True, boundscheck=False, wraparound=False, initializedcheck=False
-"""Run plans compiled: the same classes, results and errors as `pure`, five to twenty times as fast.
+"""The compiled engine: the same classes, results and errors as `pure`, five to twenty times as fast.
 
 A plan (`plan.py`) becomes steps with typed attributes, and two interpreters walk them: one reads a frame, one fills a
-buffer. There is no code for any single message, so an API or a version more costs no build time.
+buffer. No code is specific to a message, so another API or version costs no build time.
 
-1. No byte outside of a frame is read: `at` never passes `end`, and each read is preceded by a check.
-2. No Python code runs between reserving room in the buffer and filling it.
-3. With a limit, elements are counted before the first is read or written; without one as they are, and the GIL is given
-   up after every BREATH units of work, so that a worker thread holds up nobody.
+1. No byte outside a frame is read: `at` never passes `end`, and each read is preceded by a check.
+2. No Python code runs between reserving space in the buffer and filling it.
+3. With a limit, all elements of an array are counted before the first one is read or written. Without a limit they are
+   counted one by one, and the GIL is released after every BREATH units of work, so that a worker thread blocks no other.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -151,7 +151,7 @@ cdef inline void put_int64(uint8_t *at, int64_t value) noexcept nogil:
 
 
 cdef int breathe() except -1:
-    """Give up the GIL for as long as it takes another thread to notice."""
+    """Release the GIL briefly, so that a waiting thread can take it."""
     with nogil:
         usleep(0)
     return 0
@@ -160,7 +160,7 @@ cdef int breathe() except -1:
 # -- reading --
 
 cdef class ReadStep:
-    """One step of a ReadPlan. `slot`: which argument it fills, -1: none."""
+    """One step of a ReadPlan. `slot`: index of the argument it fills, -1 for none."""
 
     cdef int code
     cdef int slot
@@ -168,7 +168,7 @@ cdef class ReadStep:
     cdef bint nullable
     cdef bint tagged
     cdef bint clamps
-    cdef int size  # of a number that is taken as it is, else 0
+    cdef int size  # of a number that needs no conversion, else 0
     cdef object null
     cdef object convert
     cdef object only
@@ -191,7 +191,7 @@ cdef class ReadStep:
 
 
 cdef class ReadPlan:
-    """One struct. Its arguments: those of steps and tagged fields, constants, those that a group passes on."""
+    """One struct. Its arguments, in order: from steps and tagged fields, constants, inherited from a group."""
 
     cdef tuple steps
     cdef dict tagged
@@ -275,7 +275,7 @@ cdef int work(Cursor *c, Py_ssize_t units) except -1:
 
 
 cdef inline int element(Cursor *c) except -1:
-    """Count an element that is read; with a limit `read_count` did."""
+    """Count an element before reading it, unless a limit is set: then `read_count` has counted it."""
     return 0 if c.is_limited else work(c, 1)
 
 
@@ -299,7 +299,7 @@ cdef int64_t read_uvarint(Cursor *c) except -1:
 
 
 cdef inline int64_t read_length(Cursor *c) except? -2:
-    """Of data, or the count of an array; -1 for null."""
+    """The length of data, or the count of an array; -1 for null."""
     cdef int64_t length
     if c.flexible:
         if c.at < c.end and c.start[c.at] < 0x80:
@@ -313,7 +313,7 @@ cdef inline int64_t read_length(Cursor *c) except? -2:
 
 
 cdef inline Py_ssize_t take(Cursor *c, int64_t length) except -1:
-    """Pass so many bytes; return where they begin."""
+    """Skip `length` bytes; return the position of the first."""
     cdef Py_ssize_t start = c.at
     if length < 0 or length > c.end - start:
         refuse_length(length, c.end - start)
@@ -322,7 +322,7 @@ cdef inline Py_ssize_t take(Cursor *c, int64_t length) except -1:
 
 
 cdef Py_ssize_t read_count(Cursor *c, bint nullable) except? -2:
-    """-1 for null."""
+    """The count of an array; -1 for null."""
     cdef int64_t count = read_length(c), left = c.end - c.at
     if count > left or count < -1:
         refuse_count(count, left)
@@ -348,7 +348,7 @@ cdef object read_text(Cursor *c, int64_t length):
 
 
 cdef object read_classic_string(Cursor *c):
-    """Text or None."""
+    """A string, or None."""
     cdef int16_t length
     need(c, 2)
     length = int16_at(c.start + c.at)
@@ -474,7 +474,7 @@ cdef object read_array(ReadStep step, Cursor *c):
 
 
 cdef object read_groups(ReadPlan plan, Py_ssize_t count, Cursor *c):
-    """The elements of all groups, each with the fields of its group."""
+    """Read the elements of all groups, each with the fields of its group."""
     cdef PyObject *arguments[MOST_ARGUMENTS]
     cdef Py_ssize_t slot, filled = plan.size
     cdef object values = ()
@@ -611,7 +611,7 @@ cdef int read_tags(ReadPlan plan, Cursor *c, PyObject **arguments) except -1:
 
 
 cdef object read_message(ReadPlan plan, Cursor *c):
-    """A whole message. Raises InvalidRequestError for one with a value that a field may not have."""
+    """Read a whole message. Raises InvalidRequestError if a field has a value that is not allowed."""
     cdef object message = read_struct(plan, c, NULL)
     if c.refused is not NULL:
         only = (<ReadStep>c.refused).only
@@ -652,7 +652,7 @@ cdef class MessageReader:
         Py_ssize_t limit=NO_LIMIT,
         Py_ssize_t elements=MAX_ELEMENTS,
     ):
-        """Read a message from `position` on; return it and where it ends. `elements`: how many its arrays may have."""
+        """Read a message at `position`; return it and the position after it. `elements`: limit for all its arrays."""
         cdef Py_buffer view
         cdef Cursor c
         PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
@@ -667,7 +667,7 @@ cdef class MessageReader:
 
 
 cdef class _RequestPlan:
-    """The plan by which messages of an API in one version are read or written."""
+    """The reader or writer for messages of an API in one version."""
 
     cdef object api
     cdef object version
@@ -677,7 +677,7 @@ cdef class _RequestPlan:
 
 
 cdef class RequestDecoder:
-    """Reads requests with their headers; see the pure one."""
+    """Reads requests with their headers; see `pure.RequestDecoder`."""
 
     cdef object find
     cdef object unserved
@@ -695,7 +695,7 @@ cdef class RequestDecoder:
         self.plans = {}
 
     def decode(self, frame, Py_ssize_t limit=NO_LIMIT):
-        """Read the call in a frame without its length."""
+        """Decode the call in a frame (without its length)."""
         cdef Py_buffer view
         PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
         try:
@@ -749,7 +749,7 @@ cdef ReadPlan NO_STEPS = ReadPlan(PlanOfNothing("header", flexible=True, has_tag
 # -- writing --
 
 cdef class WriteStep:
-    """One step of a WritePlan. `attr` of the value, or `key` of the mapping, or `get`."""
+    """One step of a WritePlan. Writes `attr` of the value, `key` of the mapping, or the result of `get`."""
 
     cdef int code
     cdef int element
@@ -832,7 +832,7 @@ cdef class WritePlan:
 @cython.freelist(4)
 @cython.no_gc
 cdef class Output:
-    """Bytes written so far, and the slices between them.
+    """The bytes written so far, and the slices between them.
 
     `cuts`: position in the bytes, slice, position, slice, ...
     """
@@ -897,7 +897,7 @@ cdef class Output:
         return 0
 
     cdef inline int element(self) except -1:
-        """Count an element that is written; with a limit it was counted with its array."""
+        """Count an element before writing it, unless a limit is set: then it was counted with its array."""
         return 0 if self.is_limited else self.work(1)
 
     cdef inline int raw(self, const void *data, Py_ssize_t size) except -1:
@@ -916,7 +916,7 @@ cdef class Output:
         return 0
 
     cdef inline int length(self, Py_ssize_t length) except -1:
-        """Of data, or the count of an array; -1 for null."""
+        """The length of data, or the count of an array; -1 for null."""
         if self.flexible:
             return self.uvarint(<uint64_t>(length + 1))
         put_int32(self.reserve(4), length)
@@ -1000,7 +1000,7 @@ cdef class Output:
         return PyBytes_FromStringAndSize(<const char *>self.data, self.size)
 
     cdef list finish_frame(self):
-        """Everything in order; the first four bytes are the length of what follows."""
+        """Return all pieces in order; the first four bytes hold the length of the rest."""
         cdef Py_ssize_t start = 0, end
         put_int32(self.data, self.size + self.slices_size - 4)
         cdef list pieces = []
@@ -1015,7 +1015,7 @@ cdef class Output:
         return self.pieces()
 
     cdef list pieces(self):
-        """The bytes between slices, and the slices."""
+        """Return the bytes between slices, and the slices, in order."""
         cdef Py_ssize_t start = 0, end, slot
         cdef list pieces = []
         for slot in range(0, len(self.cuts), 2):
@@ -1029,7 +1029,7 @@ cdef class Output:
 
 
 cdef inline object attribute(WriteStep step, object owner):
-    """Read a slot directly where the owner's class is the one that was met last, as nearly always."""
+    """Read an attribute; directly from its slot if the owner has the class seen last, which is nearly always so."""
     cdef PyObject *value
     if <PyObject *>Py_TYPE(owner) == <PyObject *>step.slot_type:
         value = (<PyObject **>(<char *><PyObject *>owner + step.slot_offset))[0]
@@ -1144,7 +1144,7 @@ cdef int write_array(WriteStep step, Output out, object value) except -1:
 
 
 cdef int write_groups(WriteStep step, Output out, object value, object owner) except -1:
-    """Values in groups; `ends` has where each group ends."""
+    """Write values in groups; `ends` has the index at which each group ends."""
     cdef WritePlan plan = step.of
     cdef WriteStep step_of_topic
     cdef tuple values = value if type(value) is tuple else tuple(value)
@@ -1217,7 +1217,7 @@ cdef int write_struct(WritePlan plan, Output out, object owner, bint unknown) ex
 
 
 cdef int write_tagged(WritePlan plan, Output out, object owner) except -1:
-    """The tagged fields that are not as they are by default. Each is written, measured, and moved behind its size."""
+    """Write the tagged fields that differ from their defaults. Each is written, measured, and moved behind its size."""
     cdef WriteStep step
     cdef list given = []
     cdef Py_ssize_t start, size, head
@@ -1274,7 +1274,7 @@ cdef class MessageWriter:
 
 
 cdef class ReplyEncoder:
-    """Writes replies with their headers; see the pure one."""
+    """Writes replies with their headers; see `pure.ReplyEncoder`."""
 
     cdef object find
     cdef object failure_type
@@ -1288,7 +1288,7 @@ cdef class ReplyEncoder:
     def encode(
         self, call, response, int throttle_ms=0, Py_ssize_t limit=NO_LIMIT, Py_ssize_t max_bytes=NO_LIMIT
     ):
-        """Write the whole reply frame: bytes, and slices as they were given."""
+        """Write the whole reply frame: bytes, and the slices unchanged."""
         cdef _RequestPlan plan
         cdef Output out
         cdef uint8_t *at

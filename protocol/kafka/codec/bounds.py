@@ -1,34 +1,34 @@
-"""Bounds on what a message can make the broker do, and the errors for messages that break them."""
+"""Limits on the work a message can cause, and the errors for messages that exceed them."""
 
 from typing import Any, NoReturn
 
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 
-# Array elements of one frame, all its arrays together. A full fetch of a large broker has some thousands.
+# Array elements in all arrays of a frame. A full fetch from a large broker has a few thousand.
 MAX_ELEMENTS = 100_000
-# Tagged fields of one frame that no table knows. Clients send a handful.
+# Unknown tagged fields of one frame. Clients send a handful.
 MAX_UNKNOWN_TAGS = 10_000
 MAX_STRING_BYTES = (1 << 15) - 1  # in every version, as in Kafka
 MAX_UVARINT_SHIFT = 28  # five bytes carry 32 bits
 NO_TOPIC_ID = bytes(16)
 
-# Work is counted in units: one for each array element and tagged field, for each 256 bytes of long text and for each
+# Work is counted in units: one per array element and tagged field, per 256 bytes of long text and per
 # KiB of copied bytes. A unit costs 0.2 to 0.5 us compiled (1 us for a KiB copied to new memory) and 1 to 2 us in pure
-# Python. `Engine.loop_work` is what the event loop may do in one go.
+# Python. `Engine.loop_work` limits the work of the event loop in one go.
 NO_LIMIT = 1 << 62  # of work, or of bytes
 TEXT_SHIFT = 8
 COPY_SHIFT = 10
-BREATH = 1024  # after so much work a compiled reader or writer without a limit gives up the GIL for a moment
+BREATH = 1024  # units of work after which a compiled reader or writer without a limit briefly releases the GIL
 # Long frames are split into pieces of this size: copying one holds the GIL, and each can be freed once it is sent.
 CUT_BYTES = 1 << 20
 
 
 class MalformedError(ProtocolError):
-    """Bytes that are not a message of the kind and version that their header names."""
+    """The bytes are not a message of the API and version in their header."""
 
 
 class InvalidRequestError(ProtocolError):
-    """A request that was read and must be refused, with the request that its reply is made for."""
+    """A request was read but must be refused; `request` is needed to build the reply."""
 
     def __init__(self, request: Any, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -43,24 +43,24 @@ class LargeMessageError(ProtocolError):
 
 
 class ReplyTooLargeError(ProtocolError):
-    """A reply takes more bytes than it may."""
+    """A reply exceeds its size limit."""
 
-    code = ErrorCode.POLICY_VIOLATION  # a client takes it for final, and does not ask again
+    code = ErrorCode.POLICY_VIOLATION  # clients treat this error as final and do not retry
 
 
 class UnwritableError(ProtocolError):
-    """A value that the layout cannot hold: a number out of range, or text of more than MAX_STRING_BYTES."""
+    """The layout cannot hold a value: a number is out of range, or text is longer than MAX_STRING_BYTES."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def refuse_short() -> NoReturn:
-    """Raise for a message that ends within a field of a fixed size."""
+    """Raise for a message that ends within a fixed-size field."""
     raise MalformedError("the message ends too early")
 
 
 def refuse_length(length: int, left: int) -> NoReturn:
-    """Raise for a length that is negative, or more than the rest of the frame."""
+    """Raise for a length that is negative or exceeds the rest of the frame."""
     raise MalformedError(f"a length of {length} where {left} bytes are left")
 
 
@@ -75,7 +75,7 @@ def refuse_null(what: str) -> NoReturn:
 
 
 def refuse_count(count: int, left: int) -> NoReturn:
-    """Raise for a count that is negative, or more than the rest of the frame can hold."""
+    """Raise for a count that is negative or cannot fit into the rest of the frame."""
     raise MalformedError(f"an array of {count} where {left} bytes are left")
 
 
@@ -85,32 +85,32 @@ def refuse_elements() -> NoReturn:
 
 
 def refuse_tags() -> NoReturn:
-    """Raise for a frame with too many tagged fields that no table knows."""
+    """Raise for a frame with too many unknown tagged fields."""
     raise MalformedError(f"more than {MAX_UNKNOWN_TAGS} unknown tagged fields")
 
 
 def refuse_tag_size(tag: int, taken: int, size: int) -> NoReturn:
-    """Raise for a known tagged field that is shorter or longer than its size says."""
+    """Raise for a known tagged field that is shorter or longer than its size states."""
     raise MalformedError(f"tagged field {tag} takes {taken} bytes, not its {size}")
 
 
 def refuse_varint(*, too_long: bool) -> NoReturn:
-    """Raise for a varint of more than five bytes, or of five that hold more than 32 bits."""
+    """Raise for a varint of more than five bytes or more than 32 bits."""
     raise MalformedError("a varint of more than five bytes" if too_long else "a varint of more than 32 bits")
 
 
 def refuse_work() -> NoReturn:
-    """Raise where the limit of work is reached."""
-    raise LargeMessageError("more work than the event loop may do at once")
+    """Raise when the work limit is exceeded."""
+    raise LargeMessageError("more work than the event loop may do in one go")
 
 
 def refuse_size(max_bytes: int) -> NoReturn:
     """Raise for a message that is longer than allowed."""
-    raise ReplyTooLargeError(f"the reply takes more than {max_bytes} bytes: ask for less at once")
+    raise ReplyTooLargeError(f"the reply takes more than {max_bytes} bytes: request less at a time")
 
 
 def cut_text(encoded: bytes) -> bytes:
-    """Return as much of a text in UTF-8 as a string may have, without a part of a character at its end."""
+    """Return text in UTF-8, cut to the length limit of a string at a character boundary."""
     size = MAX_STRING_BYTES
     while encoded[size] & 0xC0 == 0x80:
         size -= 1

@@ -1,7 +1,7 @@
-"""Choose the engine that runs plans: the compiled one where it was built, else the pure one.
+"""Choose the engine that runs plans: the compiled one if it was built, else the pure one.
 
-WARMLOG_PURE=1 in the environment chooses the pure one. Readers and writers are made at the first use of a table in a
-version, once.
+WARMLOG_PURE=1 in the environment chooses the pure one. The reader or writer of a table in one version is created at its
+first use and kept.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from warmlog.protocol.records import codec
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The classes of one engine; those of `pure` describe them.
+    """The classes of one engine; `pure` documents them.
 
     loop_work: units of work (`bounds.py`) that the event loop may do in one go, about 1 to 3 ms.
     """
@@ -29,7 +29,7 @@ class Engine:
     def reader(
         self, table: Struct, version: int, *, flexible: bool, bound: bool = False, title: str = "a message"
     ) -> pure.MessageReader:
-        """Return what reads a table in one version and form."""
+        """Return the reader of a table in one version and form."""
         key = (self.reader_type, version, flexible, bound)
         made: pure.MessageReader | None = table.made.get(key)
         if made is None:
@@ -40,7 +40,7 @@ class Engine:
     def writer(
         self, table: Struct, version: int, *, flexible: bool, bound: bool = False, title: str = "a message"
     ) -> pure.MessageWriter:
-        """Return what writes a table in one version and form."""
+        """Return the writer of a table in one version and form."""
         key = (self.writer_type, version, flexible, bound)
         made: pure.MessageWriter | None = table.made.get(key)
         if made is None:
@@ -56,7 +56,7 @@ def _compiled() -> Engine | None:
     if not codec.compiled:
         return None
     try:
-        from warmlog.protocol.kafka.codec import _compiled as made  # only where it is built and wanted
+        from warmlog.protocol.kafka.codec import _compiled as made  # imported only if it was built and is wanted
     except ImportError:
         return None
     return Engine("compiled", 4096, made.MessageReader, made.MessageWriter, made.RequestDecoder, made.ReplyEncoder)

@@ -1,11 +1,11 @@
 """Plans: a table of fields resolved for one version and form, as steps in the order of the wire.
 
-A plan is what both engines start from: `source.py` writes straight-line Python from it, `_compiled.pyx` runs it. All
-questions that depend on the version (is the field there, may it be null, what stands for it if not) are answered here.
+Both engines start from a plan: `source.py` turns it into straight-line Python, `_compiled.pyx` interprets it. All
+questions that depend on the version (does it have the field, may it be null, what replaces it if not) are settled here.
 
-    reading     steps, then the tagged fields; each step says which argument it fills. `constants` are the arguments
-                that nothing fills: fields that the version lacks, tagged fields until they are read.
-    writing     steps, the tags among them as constant bytes unless a tagged field is known
+    reading     steps, then the tagged fields; each step names the argument it fills. `constants` are the arguments
+                not filled by a step: fields that the version lacks, and tagged fields until they are read.
+    writing     steps, which include the tags as constant bytes unless a tagged field is known
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,10 +54,10 @@ class Code(IntEnum):
     STRUCT = 16
     ARRAY = 17
     FLAT = 18
-    CONSTANT = 19  # written only: bytes that are the same in every message
+    CONSTANT = 19  # writing only: bytes that are the same in every message
 
 
-# Of a fixed size: format characters of the struct module.
+# Fixed-size kinds: format characters of the struct module.
 FIXED: Mapping[Code, str] = {
     Code.BOOLEAN: "?",
     Code.INT8: "b",
@@ -77,7 +77,7 @@ _ONLY_BOUND = {"topic_id": Code.UUID, "error": Code.INT16, "throttle": Code.INT3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadStep:
-    """Reads one field. `to`: the argument that it fills, None: none."""
+    """Reads one field. `to`: the argument that it fills, or None."""
 
     name: str
     code: Code
@@ -88,7 +88,7 @@ class ReadStep:
     only: Only | None = None
     of: "ReadPlan | None" = None  # STRUCT, FLAT, and the elements of an ARRAY of structs
     element: Code | None = None  # of an ARRAY of primitives
-    tagged: bool = False  # a struct with a tag is null by a count of 0, another one by the byte -1
+    tagged: bool = False  # null is a count of 0 in a struct with a tag, the byte -1 in any other
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ class ReadPlan:
     """Reads one struct.
 
     inherited: arguments that the group of a Flat array passes to each element.
-    inner: the array within a group; then nothing is made of the group itself.
+    inner: the array within a group; no value is created for the group itself.
     """
 
     title: str
@@ -114,7 +114,7 @@ class ReadPlan:
 class WriteStep:
     """Writes one field.
 
-    attr, get, per_reply: where the value comes from in the bound form. key, default: in the mapping form.
+    attr, get, per_reply: source of the value in the bound form; key, default: in the mapping form.
     """
 
     name: str
@@ -137,7 +137,7 @@ class WriteStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WritePlan:
-    """Writes one struct. `group_attrs`: what values of one group of a Flat array have in common."""
+    """Writes one struct. `group_attrs`: attributes that all values of one group of a Flat array share."""
 
     title: str
     flexible: bool
@@ -168,7 +168,7 @@ def per_reply_steps(plan: WritePlan) -> Iterator[WriteStep]:
 
 
 class _Resolver:
-    """Answers for one version and form what a table leaves open."""
+    """Resolves a table for one version and form."""
 
     def __init__(self, version: int, *, flexible: bool, bound: bool, title: str) -> None:
         self._version = version
@@ -200,7 +200,7 @@ class _Resolver:
         )
 
     def _constants(self, table: Struct, into: Callable[..., Any] | None, filled: set[str]) -> dict[str, Any]:
-        """Arguments of fields that the version lacks, unless they have the same default there."""
+        """Return the arguments of fields that the version lacks, unless the value's class has the same default."""
         absent = {
             self._target(each) or "": self._absent(each) for each in table.fields if not each.is_in(self._version)
         }
@@ -214,7 +214,7 @@ class _Resolver:
         }
 
     def _absent(self, entry: Field) -> Any:
-        """Return what stands for a field that is not there."""
+        """Return the value of a field that the version lacks."""
         if not self._bound:
             return entry.absent
         if entry.absent is None:
@@ -243,7 +243,7 @@ class _Resolver:
         return step
 
     def _conversion(self, entry: Field) -> Convert | None:
-        """Return what is applied to a field that was read; an error that a reply names becomes an ErrorCode."""
+        """Return the conversion of a field that was read; error codes become ErrorCode."""
         if not self._bound:
             return None
         return error_of if entry.convert is None and entry.kind is ERROR else entry.convert
@@ -252,7 +252,7 @@ class _Resolver:
         plain, tagged = self._present(kind.of)
         *group, inner = plain
         if tagged or not isinstance(inner.kind, Array):
-            raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array, and none tagged")
+            raise TypeError(f"{self._title}: a flat array's groups must end in an array and have no tagged fields")
         steps = tuple([self._read_step(each) for each in group])
         of = inner.kind.of
         if isinstance(of, Struct):
@@ -326,11 +326,11 @@ class _Resolver:
         return step
 
     def _write_groups(self, kind: Flat) -> tuple[WritePlan, bool]:
-        """Resolve the groups; the second: whether they are named by topic ids."""
+        """Resolve the groups; also return whether topic ids name them."""
         plain, tagged = self._present(kind.of)
         *group, inner = plain
         if tagged or not isinstance(inner.kind, Array):
-            raise TypeError(f"{self._title}: the last field of a flat array's groups must be an array, and none tagged")
+            raise TypeError(f"{self._title}: a flat array's groups must end in an array and have no tagged fields")
         of = inner.kind.of
         if isinstance(of, Struct):
             element = self.write_struct(of)
@@ -348,7 +348,7 @@ class _Resolver:
         return plan, any(each.kind is TOPIC_ID for each in group)
 
     def _default_bytes(self, entry: Field, step: WriteStep) -> bytes:
-        """Return the bytes of a field that is the same in every message."""
+        """Return the bytes of a field that always has its default."""
         if entry.absent is None or not isinstance(entry.kind, Primitive):
             if entry.absent is not None and len(entry.absent):
                 raise TypeError(f"{self._title}: {entry.name} has a default that cannot be a constant")
@@ -374,7 +374,7 @@ class _Resolver:
     # -- both --
 
     def _present(self, table: Struct) -> tuple[list[Field], list[Field]]:
-        """List the fields of the version in order, and its tagged ones by tag."""
+        """List the version's fields in order, and its tagged fields by tag."""
         present = [each for each in table.fields if each.is_in(self._version)]
         tagged = sorted((each for each in present if each.tag is not None), key=lambda each: each.tag or 0)
         return [each for each in present if each.tag is None], tagged
@@ -400,7 +400,7 @@ class _Resolver:
 
 
 def _arguments(steps: Sequence[ReadStep]) -> tuple[str, ...]:
-    """Name the arguments that steps fill; a topic id brings its name, too."""
+    """Name the arguments that steps fill; a topic id also fills `topic`."""
     names = []
     for step in steps:
         if step.to is not None:
@@ -409,7 +409,7 @@ def _arguments(steps: Sequence[ReadStep]) -> tuple[str, ...]:
 
 
 def _defaults(into: Callable[..., Any] | None) -> dict[str, Any]:
-    """Look up the defaults of a value's class, so that they need not be passed."""
+    """Return the defaults of a value's class, which need not be passed."""
     if not (isinstance(into, type) and issubclass(into, msgspec.Struct)):
         return {}
     defaults = into.__struct_defaults__
@@ -426,7 +426,7 @@ def _constant(name: str, data: bytes) -> WriteStep:
 
 
 def _merged(steps: Sequence[WriteStep]) -> tuple[WriteStep, ...]:
-    """Join constants that follow each other."""
+    """Join consecutive constants."""
     merged: list[WriteStep] = []
     for step in steps:
         if merged and step.code is Code.CONSTANT and merged[-1].code is Code.CONSTANT:

@@ -1,4 +1,4 @@
-"""Run plans as Python source. Same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
+"""Run plans as generated Python. Same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
 
 from collections.abc import Callable, Sized
 from struct import Struct, error
@@ -29,7 +29,7 @@ class MessageReader:
         limit: int = NO_LIMIT,
         elements: int = MAX_ELEMENTS,
     ) -> tuple[Any, int]:
-        """Read a message from `position` on; return it and where it ends. `elements`: how many its arrays may have."""
+        """Read a message at `position`; return it and the position after it. `elements`: limit for all its arrays."""
         reader = (FlexibleReader if self.plan.flexible else Reader)(frame, position, names, limit)
         reader.elements_left = elements
         return self.run(reader), reader.position
@@ -54,8 +54,8 @@ class RequestDecoder:
 
     find(key, version) -> (api, version, reader, whether the header is flexible), or None for a request that
     `unserved(key, version, correlation id)` turns into a call. Both may raise.
-    make_call(api, version, correlation id, client id, request) makes the result; refuse(call, InvalidRequestError)
-    raises what is to be raised for a request that was read and must be refused.
+    make_call(api, version, correlation id, client id, request) creates the result; refuse(call, InvalidRequestError)
+    raises the error for a request that was read but must be refused.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class RequestDecoder:
         self._plans: dict[tuple[int, int], Any] = {}
 
     def decode(self, frame: memoryview, limit: int = NO_LIMIT) -> Any:
-        """Decode the call that a frame (without its length) holds. Records are views of the frame.
+        """Decode the call in a frame (without its length). Records are views of the frame.
 
         limit: units of work (`bounds.py`) after which LargeMessageError is raised: then decode it in a worker thread,
-        without the limit. Without it, a thread that decodes gives up the GIL now and then.
+        without the limit, where the GIL is released regularly.
 
         Raises what `find`, `unserved` and `refuse` raise, and MalformedError.
         """
@@ -107,8 +107,8 @@ class RequestDecoder:
 class ReplyEncoder:
     """Writes replies with their headers.
 
-    find(api, version) -> (writer, whether the header is flexible). A response of `failure_type` becomes what
-    api.failed(request, response) makes of it. Text that is too long is cut: it is a message that quotes its request.
+    find(api, version) -> (writer, whether the header is flexible). A response of `failure_type` is converted by
+    api.failed(request, response). Text that is too long is cut: only messages that quote the request can be.
     """
 
     def __init__(self, find: Callable[[Any, int], Any], failure_type: type) -> None:
@@ -119,9 +119,9 @@ class ReplyEncoder:
     def encode(
         self, call: Any, response: Any, throttle_ms: int = 0, limit: int = NO_LIMIT, max_bytes: int = NO_LIMIT
     ) -> list[Sized]:
-        """Encode the whole reply frame in order: bytes, and of a fetch the `records` objects as they were given.
+        """Encode the whole reply frame in order: bytes, plus a fetch's `records` objects unchanged.
 
-        limit: as in `RequestDecoder.decode`. max_bytes: of all but the records. Raises UnwritableError,
+        limit: as in `RequestDecoder.decode`. max_bytes: without the records. Raises UnwritableError,
         ReplyTooLargeError.
         """
         api, version = call.api, call.version

@@ -1,18 +1,18 @@
-"""Tables of fields: the one description of every Kafka message.
+"""Tables of fields: the only description of each Kafka message.
 
 A message is a struct of fields. A field names a kind, the versions that have it, the first version in which it may be
-null and, for a tagged field, its tag. Names are those of Kafka's message definitions in snake case, so that a table can
-be compared with them line by line.
+null and, for a tagged field, its tag. Names are those of Kafka's message definitions in snake case, so a table can be
+compared with its definition line by line.
 
 A table is read and written in two forms:
 
     mapping     a dict by field names, with every field of every version; fields that the version lacks have their
                 default. Clients, tests and tools use it.
-    bound       the values that handlers and peers use. `Struct.into` is what fields that were read are passed to,
-                `Field.attr` the argument (reading) or attribute (writing) that a field stands for. A broker reads
-                requests and writes responses, a peer does the opposite, by the same tables.
+    bound       the values that handlers and peers use. `Struct.into` is called with the fields that were read;
+                `Field.attr` is a field's argument (reading) or attribute (writing). A broker reads requests and writes
+                responses, a peer does the opposite, from the same tables.
 
-Readers and writers are made once, at the first use of a version (`plan.py`).
+Readers and writers are created at the first use of a version (`plan.py`) and kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 
 Convert: TypeAlias = Callable[[Any], Any]
-Get: TypeAlias = Callable[[Any, Any, int], Any]  # (the value that is written, the request that it answers, version)
+Get: TypeAlias = Callable[[Any, Any, int], Any]  # (the value to write, the request it answers, version)
 
 LAST_VERSION = (1 << 15) - 1
 NEVER = LAST_VERSION + 1
@@ -33,7 +33,7 @@ SAME_NAME = ""
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A kind without parts. `wire`: how it is laid out, where several kinds share a layout."""
+    """A kind without parts. `wire`: name of the layout, if several kinds share one."""
 
     name: str
     zero: object
@@ -55,14 +55,14 @@ FLOAT64 = Primitive("float64", 0.0)
 UUID = Primitive("uuid", NO_TOPIC_ID)
 STRING = Primitive("string", "")
 DATA = Primitive("data", b"")  # read as a view of the frame
-# Read as a copy: what outlives its request must not keep the whole frame in memory.
+# Read as a copy: a value that outlives its request must not keep the whole frame in memory.
 BYTES = Primitive("bytes", b"", wire="data")
-# Bound, written as given: the reply is cut in two around it, and only its len() is used.
+# Bound, written unchanged: the reply is split around it, and only its len() is used.
 RECORDS = Primitive("records", b"", wire="data")
-# Bound, read as two arguments, `topic_id` and the name that it has now as `topic` (empty if none); written from bytes
+# Bound, read as two arguments, `topic_id` and its current name as `topic` (empty if none); written from bytes
 # or from text (`values.topic_id_text`), None as NO_TOPIC_ID.
 TOPIC_ID = Primitive("topic_id", NO_TOPIC_ID, wire="uuid")
-# Bound, written as UNKNOWN_TOPIC_ID within a Flat array where the topic was asked for by an id that has no name.
+# Bound, written as UNKNOWN_TOPIC_ID within a Flat array if the topic was requested by an id without a name.
 ERROR = Primitive("error", 0, wire="int16")
 # In bound form: the reply's throttle_time_ms.
 THROTTLE = Primitive("throttle", 0, wire="int32")
@@ -83,7 +83,7 @@ def not_negative(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The values that a field may have; a request with another one is read, and refused (`message` is formatted)."""
+    """The allowed values of a field; a request with any other is read, then refused with `message` (formatted)."""
 
     values: tuple[Any, ...]
     code: ErrorCode
@@ -94,20 +94,20 @@ class Only:
 class Field:
     """One field of a struct.
 
-    attr: argument or attribute that the field stands for; None: read past it, and write the default.
-    convert: applied to what was read.
-    get: computes what is written, instead of taking the attribute.
+    attr: the field's argument or attribute; None: skip it when reading, write the default.
+    convert: applied to the value that was read.
+    get: computes the value to write, instead of reading the attribute.
     per_reply: computes it from (request, version), once for the whole reply.
-    null: stands for null in the bound form: for what was read as null, and for None where the version has no null.
+    null: replaces null in the bound form: a value read as null, and None if the version has no null.
     only: refuse other values, in the bound form.
-    before: {version: {error: error}}: the codes that clients older than a version are given instead.
+    before: {version: {error: error}}: the codes sent instead to clients older than a version.
     """
 
     name: str
     kind: "Primitive | Array | Struct"
     since: int = 0
     until: int = LAST_VERSION
-    nullable: int = NEVER  # the first version in which it may be null
+    nullable: int = NEVER  # first version in which it may be null
     tag: int | None = None
     default: Any = REQUIRED
     attr: str | None = SAME_NAME
@@ -128,20 +128,20 @@ class Field:
 
     @property
     def absent(self) -> Any:
-        """Its value where a version lacks it."""
+        """The value in versions that lack the field."""
         return self.kind.zero if self.default is REQUIRED else self.default
 
     @property
     def target(self) -> str | None:
-        """Argument or attribute of the bound form."""
+        """The argument or attribute in the bound form."""
         return self.name if self.attr == SAME_NAME else self.attr
 
 
 class Struct:
     """Fields in order.
 
-    into: called with the fields as keyword arguments, in the bound form; None: a dict by `Field.target`.
-    given: further arguments that depend on the version alone.
+    into: called with the fields as keyword arguments, in the bound form; None for a dict by `Field.target`.
+    given: further arguments that depend only on the version.
     """
 
     __slots__ = ("fields", "given", "into", "made")
@@ -171,10 +171,10 @@ class Array:
 class Flat(Array):
     """An array of groups whose last field is an array, as Kafka nests partitions in topics; bound, a flat tuple.
 
-    Reading: each inner element becomes a value of its own, which gets the fields of its group, too (`into`).
-    Writing: consecutive values with the same group fields make one group. In versions that name topics by id the group
-    fields are taken from `keys(value, request)`, which has an entry for each of the values: replies name topics by the
-    ids that they were asked for.
+    Reading: each inner element becomes a value that also has the fields of its group (`into`).
+    Writing: consecutive values with the same group fields form one group. In versions that name topics by id, the
+    group fields come from `keys(value, request)`, which has an entry for each value: replies name topics by the ids in
+    the request.
     """
 
     of: Struct
@@ -190,5 +190,5 @@ def array(*fields: Field, into: Callable[..., Any] | None = None) -> Array:
 def flat(
     *fields: Field, into: Callable[..., Any] | None = None, keys: Callable[[Any, Any], Sequence[Any]] | None = None
 ) -> Flat:
-    """Describe an array of groups, whose last field is the array within each."""
+    """Describe an array of groups; the last field of each is the inner array."""
     return Flat(Struct(*fields), into=into, keys=keys)

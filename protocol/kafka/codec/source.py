@@ -1,8 +1,8 @@
-"""Write the straight-line Python source of a plan, and compile it.
+"""Generate the straight-line Python source of a plan, and compile it.
 
-The source is what a patient programmer would write by hand for one version of one message: fields of a fixed size are
-read by one `struct` call, arrays are loops, values are made by keyword. `show` prints it, for debugging; without the
-compiled engine it is also what runs.
+The source reads like code written by hand for one version of one message: consecutive fixed-size fields are read by
+one `struct` call, arrays are loops, values are created by keyword. `show` prints it, for debugging; without the
+compiled engine, this source is also what runs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ def writer_source(plan: WritePlan) -> "GeneratedSource":
 
 
 class GeneratedSource:
-    """Lines of a function, with the names that it needs."""
+    """The lines of a function, and the objects it refers to."""
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class GeneratedSource:
         return "\n".join([*head, *self._lines]) + "\n"
 
     def compile(self, name: str, title: str) -> Callable[..., Any]:
-        """Compile the function of this name."""
+        """Compile the source and return the function of this name."""
         namespace = {"Struct": Struct, **self.names}
         exec(compile(str(self), f"<{title}>", "exec"), namespace)  # noqa: S102  # our own text, from our own tables
         function: Callable[..., Any] = namespace[name]
@@ -59,7 +59,7 @@ class GeneratedSource:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Add a line that ends in a colon, and what stands below it."""
+        """Add a line that ends in a colon, and indent the lines added within the block."""
         self.line(head)
         before, count = self._indent, len(self._lines)
         self._indent += "    "
@@ -69,7 +69,7 @@ class GeneratedSource:
         self._indent = before
 
     def fresh(self, name: str) -> str:
-        """Return a local name that is not in use yet."""
+        """Return an unused local name."""
         unused, number = name, 1
         while unused in self._taken or unused in self.names or unused in {"r", "w", "request"}:
             number += 1
@@ -82,7 +82,7 @@ class GeneratedSource:
         return self._layouts.setdefault(layout, f"layout_{len(self._layouts)}")
 
     def given(self, value: Any, hint: str) -> str:
-        """Return an expression for an object of the table's."""
+        """Return an expression for an object of the table."""
         if type(value) in _LITERALS or value == ():
             return repr(value)
         name = hint
@@ -102,7 +102,7 @@ class _ReaderSource:
             out.line(f"return r.finish({value})" if self._is_checked else f"return {value}")
 
     def _struct(self, plan: ReadPlan, inherited: dict[str, str] | None = None) -> str:
-        """Write what reads a struct; return the expression for its value."""
+        """Generate code that reads a struct; return the expression for its value."""
         out = self.source
         arguments: dict[str, str] = {}
         for step in plan.tagged.values():
@@ -137,7 +137,7 @@ class _ReaderSource:
         self._fixed(run, arguments)
 
     def _fixed(self, run: Sequence[ReadStep], arguments: dict[str, str]) -> None:
-        """Read fields of a fixed size that follow each other; those that nobody wants are padding."""
+        """Read consecutive fixed-size fields; those without an argument are padding."""
         if not run:
             return
         out = self.source
@@ -153,7 +153,7 @@ class _ReaderSource:
             self._convert(step, name)
 
     def _field(self, step: ReadStep) -> str:
-        """Write what reads a field of a variable size; return its name."""
+        """Generate code that reads a variable-size field; return the name of its variable."""
         out = self.source
         name = out.fresh(step.to or step.name)
         if step.code is Code.STRUCT:
@@ -287,7 +287,7 @@ class _WriterSource:
             self._tagged(plan.tagged, owner, w)
 
     def _fixed(self, run: Sequence[WriteStep], owner: str, w: str, unknown: str) -> None:
-        """Write fields of a fixed size that follow each other."""
+        """Write consecutive fixed-size fields."""
         if not run:
             return
         out = self.source
@@ -331,7 +331,7 @@ class _WriterSource:
         return value
 
     def _field(self, step: WriteStep, owner: str, w: str) -> None:
-        """Write a field of a variable size."""
+        """Write a variable-size field."""
         out = self.source
         if step.code not in {Code.STRUCT, Code.ARRAY, Code.FLAT}:
             nullable = "nullable_" if step.nullable else ""
@@ -397,7 +397,7 @@ class _WriterSource:
                 out.line(f"{w}.tags()")
 
     def _tagged(self, tagged: Sequence[WriteStep], owner: str, w: str) -> None:
-        """Write the tagged fields that are not as they are by default."""
+        """Write the tagged fields that differ from their defaults."""
         out = self.source
         fields, part = out.fresh("fields"), out.fresh("part")
         out.line(f"{fields} = []")

@@ -1,4 +1,4 @@
 """Records as Arrow columns, for the pipeline.
 
-Start with `columns`, which gives the layout. `column_builder` imports the compiled builder where it was built.
+Start with `columns`, which gives the layout. `column_builder` imports the compiled builder if it was built.
 """

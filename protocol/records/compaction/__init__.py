@@ -1,4 +1,4 @@
 """Compaction of record batches: the last offset of each key, and batches without superseded records.
 
-Start with `filtering`, which gives the rules. `offset_map` imports the compiled map where it was built.
+Start with `filtering`, which gives the rules. `offset_map` imports the compiled map if it was built.
 """

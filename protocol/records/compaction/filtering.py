@@ -7,7 +7,7 @@ A batch is *ordinary* if filtering it needs nothing but the map: not compressed,
 `add_batches` and `filter_batches` process runs of ordinary batches in one call and stop at any other batch, which goes
 through `add_batch` and `filter_batch`.
 
-What a filtered batch looks like, depending on the records that are kept:
+The form of a filtered batch depends on the records that are kept:
 
     all                            unchanged, unless a delete horizon has to be set (see below)
     some                           same offsets, sequence and producer; new record count and max timestamp
@@ -20,8 +20,8 @@ Invariants:
    offset. A tombstone is removed after the delete horizon of its batch.
 2. Offsets and their order never change.
 3. Corrupt batches and records raise and are never copied.
-4. A block that opens to many windows (`records.windows`) is read twice and recompressed as it is read, in bounded
-   memory.
+4. A block that decompresses to several windows (`records.windows`) is read twice and recompressed as it is read, in
+   bounded memory.
 
 Source: org.apache.kafka.common.record.MemoryRecords.filterTo, kafka.log.Cleaner, SkimpyOffsetMap; KIP-534.
 """
@@ -299,7 +299,7 @@ def filter_batch(
 
 
 def _filter_records(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_ms: int) -> Kept:
-    """Return what is kept of a batch; `records` is None if the batch has several windows."""
+    """Return the kept part of a batch; `records` is None if the batch has several windows."""
     if header.is_control:
         return Kept(memoryview(batch)[HEADER_SIZE:], header.record_count, header.max_timestamp, has_tombstone=False)
     windows = batch_windows(batch, 0, header)

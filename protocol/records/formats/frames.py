@@ -1,4 +1,4 @@
-"""What the formats of compressed blocks share: frames that are read in steps, and the limit on their content."""
+"""Shared by the formats of compressed blocks: decompression in steps, and the limit on the content."""
 
 from collections.abc import Generator
 from typing import Protocol, TypeAlias
@@ -8,7 +8,7 @@ from warmlog.protocol.records.record import Buffer
 
 # Limit of one call's output, which is copied with the GIL held; below the size for which malloc maps new pages.
 STEP = 64 << 10
-# Limit of one call's input: what a call does not consume is copied with the GIL held.
+# Limit of one call's input: bytes that a call does not consume are copied with the GIL held.
 INPUT_STEP = 64 << 10
 # Parts up to this size together are joined.
 JOINED = 1 << 20
@@ -18,12 +18,12 @@ Frame: TypeAlias = Generator[bytes, None, int]
 
 
 def too_large(max_size: int) -> DecompressedSizeError:
-    """Return the error for a block that opens to more than `max_size` bytes."""
+    """Return the error for a block whose content exceeds `max_size` bytes."""
     return DecompressedSizeError(f"the compressed block exceeds the limit of {max_size} bytes when decompressed")
 
 
 class Decompressor(Protocol):
-    """What the libraries of zstd and lz4 have in common."""
+    """The interface that the decompressors of zstd and lz4 share."""
 
     @property
     def eof(self) -> bool:
@@ -35,7 +35,7 @@ class Decompressor(Protocol):
 
     @property
     def unused_data(self) -> bytes | None:
-        """The input behind the end of the frame."""
+        """The input after the end of the frame."""
 
     def decompress(self, data: Buffer, /, max_length: int) -> bytes:
         """Return up to `max_length` bytes of content."""

@@ -1,4 +1,4 @@
-"""Lz4 blocks: one frame, whose blocks Kafka reads less strictly than liblz4 does."""
+"""Lz4 blocks: one frame, which Kafka reads less strictly than liblz4 does."""
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
@@ -7,8 +7,8 @@ from warmlog.protocol.errors import CompressionError
 from warmlog.protocol.records.formats.frames import read_frame
 from warmlog.protocol.records.record import Buffer
 
-# Kafka's default level selects the fast lz4 compressor, every other level the high compression one. That one has 12
-# levels in the library used here, and 17 in Kafka's.
+# Kafka's default level selects the fast lz4 compressor, every other level the high compression one, which has 12
+# levels in the library used here and 17 in Kafka's.
 _FAST_LEVEL = 9
 _MAX_LEVEL = 12
 
@@ -17,10 +17,10 @@ _INT = Struct("<I")
 # The flags of a frame's descriptor: two bits of version, then these.
 _VERSION, _VERSION_MASK = 0x40, 0xC0
 _INDEPENDENT, _BLOCK_CHECKSUMS, _CONTENT_SIZE, _RESERVED, _DICTIONARY = 0x20, 0x10, 8, 2, 1
-_STORED = 1 << 31  # of a block's size: it is not compressed
-_EMPTY = b"\0"  # the one block that is compressed and holds nothing
+_STORED = 1 << 31  # bit of a block's size: not compressed
+_EMPTY = b"\0"  # the only compressed block without content
 _LEAST_SIZE_ID, _LEAST_SIZE = 4, 64 << 10
-_HISTORY = 64 << 10  # how far back a linked block reaches
+_HISTORY = 64 << 10  # maximum distance that a linked block refers back
 _MAX_RATIO = 255
 
 
@@ -62,13 +62,13 @@ def _strict_parts(data: memoryview) -> Iterator[bytes]:
     is_over = False
     for size, block in blocks:
         if is_over:
-            raise CompressionError("an lz4 block with an empty block before others")
+            raise CompressionError("an lz4 frame must not contain an empty block before its last one")
         is_over = size == _STORED or (size == len(_EMPTY) and block == _EMPTY)
     yield from read_frame(data, frame.LZ4FrameDecompressor(), RuntimeError, "lz4")
 
 
 def _lenient_parts(data: memoryview) -> Iterator[bytes]:
-    """Decompress without regard to sizes and checksums: Kafka does not verify those of the content."""
+    """Decompress without checking the content's size and checksum, which Kafka does not verify."""
     from lz4 import block as lz4
 
     flags, block_size, blocks = _blocks(data)
@@ -89,7 +89,7 @@ def _lenient_parts(data: memoryview) -> Iterator[bytes]:
 
 
 def _blocks(data: memoryview) -> tuple[int, int, Iterator[tuple[int, memoryview]]]:
-    """Return the flags and the largest block size of a frame, and its blocks: size with its highest bit, and content.
+    """Return a frame's flags and maximum block size, and its blocks as (size including the top bit, content).
 
     Raises CompressionError, also while the blocks are read.
     """

@@ -171,7 +171,7 @@ async def test_a_reply_of_more_bytes_than_allowed_is_encoded_as_an_error() -> No
     connection.refuse_large(refusal.value)
     assert large.response == ErrorResponse(
         error=ErrorCode.POLICY_VIOLATION,
-        message=f"the reply takes more than {MANY} bytes: ask for less at once (warmlog.reply.max.bytes)",
+        message=f"the reply takes more than {MANY} bytes: request less at a time (warmlog.reply.max.bytes)",
     )
     size = await connection.encode_large(MANY)
     assert sum(map(len, connection.take_replies(0.0))) == size < 100
