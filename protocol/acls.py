@@ -41,7 +41,7 @@ class DescribeAclsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeAclsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The ACLs, those of a pattern together."""
+    """The ACLs, grouped by pattern."""
 
     acls: tuple[AclEntry, ...] = ()
     error: ErrorCode = ErrorCode.NONE

@@ -20,5 +20,5 @@ def delays_s(random: Random, first_s: float = FIRST_S, max_s: float = MAX_S) -> 
 
 
 def delay_s(attempt: int, random: Random) -> float:
-    """Return the delay before retry number `attempt`, from 1, for retries that do not run in one loop."""
+    """Return the delay before retry number `attempt` (from 1), for retries that do not share a loop."""
     return float(min(FIRST_S * 2 ** min(attempt - 1, 16), MAX_S) * random.uniform(1 - JITTER, 1 + JITTER))

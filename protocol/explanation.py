@@ -21,10 +21,10 @@ class ExplainedSegment(Value, frozen=True, kw_only=True, gc=False):
 class ExplainedLookup(Value, frozen=True, kw_only=True, gc=False):
     """A lookup in an index ("offset" or "time") of `entries` entries, with a search ("warm" or "plain").
 
-    `pages`: pages of the index file in the order of the first touch; `missing`: those not resident, None if unknown;
-    each would be a major fault without the residency gate. `slot`: that of the entry found; None: the target is below
-    the first entry, and the scan begins at the segment's start. `timestamp` (ms) is set for a time index, `position`
-    (bytes) for an offset index. `section`: None for an empty index and for the plain search.
+    `pages`: pages of the index file in order of first access; `missing`: the non-resident ones, None if unknown; each
+    would be a major fault without the residency gate. `slot`: index of the matching entry; None if the target is below
+    the first entry, so that the scan begins at the segment's start. `timestamp` (ms) is set for a time index,
+    `position` (bytes) for an offset index. `section`: None for an empty index and for the plain search.
     """
 
     index: str
@@ -61,7 +61,7 @@ class ExplainedRange(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainedBatch(Value, frozen=True, kw_only=True, gc=False):
-    """The batch found: offsets [base_offset, last_offset], and its range in the log file."""
+    """The matching batch: offsets [base_offset, last_offset], and its range in the log file."""
 
     base_offset: int
     last_offset: int
@@ -72,10 +72,10 @@ class ExplainedBatch(Value, frozen=True, kw_only=True, gc=False):
 class Explanation(Value, frozen=True, kw_only=True, gc=False):
     """The steps by which a fetch would be served, from the record at `offset` with its `timestamp` (ms, if requested).
 
-    `passed`: segments searched in vain before this one. `index_fault`: why the segment's indexes cannot be used.
-    `known_by_heart`: the position of the batch, past the last index entry of the active segment, is cached, so no scan
-    is needed. Without a `batch` the offset is the log end offset. `asked`: the system call that reported residency;
-    None: it is unknown, for the reason in `not_asked`.
+    `passed`: segments searched before this one, without a match. `index_fault`: why the segment's indexes cannot be
+    used. `known_by_heart`: the position of the batch, past the last index entry of the active segment, is cached, so no
+    scan is needed. Without a `batch` the offset is the log end offset. `asked`: the system call that reported
+    residency; None if residency is unknown, for the reason in `not_asked`.
     """
 
     log_start_offset: int

@@ -9,10 +9,10 @@ Invariants:
 2. A returned frame is immutable: it is a read-only view of a received chunk or of a buffer of its own. Callers may
    keep slices of it (record batches) for as long as they like without copying.
 3. Small frames are not copied, except for an incomplete one at the end of a chunk. A large incomplete frame gets its
-   own buffer, into which the rest can be received directly, once FIRST_BYTES or one in FIRST_GROWTH bytes have arrived.
-   The part in use starts at FIRST_BUFFER_BYTES and grows by as much as has arrived, up to STEP_BYTES. So a peer cannot
-   make the reader use memory by sending a length alone. `announced_bytes` is the size of the next step, so that the
-   caller can reserve memory first.
+   own buffer, into which the rest can be received directly, once FIRST_BYTES or 1/FIRST_GROWTH of it have arrived. The
+   part in use starts at FIRST_BUFFER_BYTES and grows by the number of bytes received, at most STEP_BYTES at a time. So
+   a peer cannot make the reader use memory by sending a length alone. `announced_bytes` is the size of the next step,
+   so that the caller can reserve memory first.
 4. The buffer of a frame of more than FIRST_BUFFER_BYTES is a mapping of the full size, which takes memory page by page
    as bytes arrive. So growing it neither clears nor copies memory, which would take 0.6 ms per MiB in one go.
 """
@@ -129,7 +129,7 @@ class FrameReader:
         self._filled += count
 
     def _drop_returned(self) -> None:
-        """Drop what frames were returned of the chunk, which their users keep for as long as they need it."""
+        """Copy a short remainder, so that the chunk is freed when its users release the frames returned from it."""
         left = len(self._chunk) - self._position
         if self._position and left <= KEPT_BYTES:
             self._chunk = memoryview(bytes(self._chunk[self._position :])) if left else _NOTHING

@@ -32,7 +32,7 @@ class ConsumerGroupState(StrEnum):
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"  # a target assignment for the group's epoch is being computed
-    RECONCILING = "Reconciling"  # members are changing over to the target assignment
+    RECONCILING = "Reconciling"  # members are moving to the target assignment
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -51,7 +51,7 @@ class StreamsGroupState(StrEnum):
     EMPTY = "Empty"
     NOT_READY = "NotReady"  # topics of its topology are missing, or have wrong numbers of partitions
     ASSIGNING = "Assigning"  # a target assignment for the group's epoch is being computed
-    RECONCILING = "Reconciling"  # members are changing over to the target assignment
+    RECONCILING = "Reconciling"  # members are moving to the target assignment
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -160,7 +160,7 @@ class MemberAssignment(Value, frozen=True, kw_only=True, gc=False):
 
 
 class SyncGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Get this member's assignment; the leader sends those of all members.
+    """Get this member's assignment; the leader sends the assignments of all members.
 
     The response is sent once the leader's request has arrived. `protocol_type` and `protocol_name` are None before
     SyncGroup version 5.

@@ -24,7 +24,7 @@ _AUTHORIZED: Final = re.compile(r"a=[^\x00,]+")
 
 
 class ClientFirst(NamedTuple):
-    """A client's first message. `authorized` is the principal that it asks for, empty for the token's."""
+    """A client's first message. `authorized` is the requested principal, empty for the token's."""
 
     token: str
     authorized: str
@@ -35,7 +35,7 @@ class ClientFirst(NamedTuple):
 
 
 def parse_first(message: bytes) -> ClientFirst:
-    """Read a client's first message. Raises SaslError, which holds nothing of it."""
+    """Parse a client's first message. Raises SaslError, which never quotes the message."""
     if len(message) > MAX_MESSAGE_BYTES:
         raise SaslError(f"an OAUTHBEARER message has more than {MAX_MESSAGE_BYTES} bytes")
     try:
@@ -58,13 +58,13 @@ def parse_first(message: bytes) -> ClientFirst:
 def first_message(token: str) -> bytes:
     """Return a client's first message. Raises SaslError for a token that cannot be sent."""
     if _AUTH.fullmatch(f"Bearer {token}") is None:
-        raise SaslError("a token has letters, digits and -._~+/ only, and perhaps = at its end")
+        raise SaslError("a token may contain only letters, digits and -._~+/, and = at its end")
     return f"n,,{_SEPARATOR}auth=Bearer {token}{_SEPARATOR}{_SEPARATOR}".encode()
 
 
 def log_in_with(token: str) -> Generator[bytes, bytes, None]:
     """Yield the messages of a client; send the server's answer to each. Raises SaslError."""
-    if (yield first_message(token)):  # a refusal; the answer to its acknowledgement is an error
+    if (yield first_message(token)):  # a refusal; the server answers its acknowledgement with an error
         yield ACKNOWLEDGED
 
 

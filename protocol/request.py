@@ -127,8 +127,8 @@ class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
 class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
     """Append batches. acks 0: no response; 1: respond after the leader's append; -1: after all in-sync replicas'.
 
-    With a `transactional_id`, batches of its transaction: one for each partition. A native client leaves it out
-    otherwise, since older brokers do not know it.
+    With a `transactional_id`, batches of its transaction: one for each partition. Native clients omit it otherwise,
+    since older brokers do not know it.
     """
 
     api: ClassVar[str] = "produce"
@@ -149,7 +149,7 @@ class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_one_batch_each(self) -> bool:
-        """Whether a partition takes one batch of a request."""
+        """Whether a request may hold only one batch per partition."""
         return self.is_transactional
 
 

@@ -28,13 +28,13 @@ class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
     broker: str  # name and version, such as "warmlog/0.2.0"
     cluster_id: str
     node_id: int
-    max_frame_bytes: int  # largest request frame accepted
+    max_frame_bytes: int  # limit for request frames
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
     """The leader and replicas of a partition; the leader is -1 if there is none.
 
-    `eligible`: brokers that have all committed records without being in sync (KIP-966), unless it was left out.
+    `eligible`: brokers that have all committed records without being in sync (KIP-966), unset if omitted.
     """
 
     partition: int
@@ -58,7 +58,7 @@ class TopicMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class BrokerMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """A broker, its advertised address on the listener of the request, and its rack, unless that was left out."""
+    """A broker, its advertised address on the listener of the request, and its rack, unset if omitted."""
 
     node_id: int
     host: str
@@ -180,7 +180,7 @@ class ProducedPartition(Value, frozen=True, kw_only=True, gc=False):
 
     `base_offset` is the first record's offset; `log_append_time` is -1 unless the topic uses LogAppendTime.
     `record_errors` lists the records (at most 100) that caused the rejection. `duplicate` is true if an idempotent
-    producer already stored these batches at `base_offset`. Both are left out of the encoded response when unset.
+    producer already stored these batches at `base_offset`. Both are omitted from the encoded response when unset.
     """
 
     topic: str

@@ -26,16 +26,16 @@ from typing import Final
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 
 MIN_ITERATIONS: Final = 4096
-DEFAULT_ITERATIONS: Final = 8192  # of new credentials
+DEFAULT_ITERATIONS: Final = 8192  # for new credentials
 MAX_ITERATIONS: Final = 16_384  # Kafka's limit for credentials
-SALT_BYTES: Final = 24  # of new credentials
+SALT_BYTES: Final = 24  # for new credentials
 PLAIN: Final = "PLAIN"
 GS2_HEADER: Final = "n,,"
 OF_TOKEN: Final = "tokenauth=true"  # noqa: S105  # the extension of a client that logs in with a delegation token
 
 
 class SaslError(ProtocolError):
-    """A SASL exchange failed. The text says why, and holds no secret."""
+    """A SASL exchange failed. The text gives the reason and contains no secret."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
@@ -110,10 +110,10 @@ class ScramClient:
         iterations = int(fields["i"]) if fields["i"].isdecimal() and len(fields["i"]) < 10 else 0
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise SaslError("the server's nonce does not continue the client's")
-        if iterations < MIN_ITERATIONS:  # a server could otherwise learn the password more cheaply
-            raise SaslError(f"the server asks for {fields['i']:.20} iterations, less than {MIN_ITERATIONS}")
+        if iterations < MIN_ITERATIONS:  # fewer iterations would let a server guess the password more cheaply
+            raise SaslError(f"the server requests {fields['i']:.20} iterations, less than {MIN_ITERATIONS}")
         if iterations > 100 * MAX_ITERATIONS:
-            raise SaslError(f"the server asks for {iterations} iterations, more than {100 * MAX_ITERATIONS}")
+            raise SaslError(f"the server requests {iterations} iterations, more than {100 * MAX_ITERATIONS}")
         mechanism = self._mechanism
         salted = mechanism.salted_password(self._password, salt, iterations)
         bare = f"c={encode(GS2_HEADER.encode())},r={nonce}"
@@ -123,12 +123,12 @@ class ScramClient:
         return f"{bare},p={encode(proof)}".encode()
 
     def verify(self, answer: bytes) -> None:
-        """Raise SaslError unless the server knows the password, too."""
+        """Raise SaslError unless the server also knows the password."""
         if answer.startswith(b"e="):
             raise SaslError(f"the server refused: {answer[2:102].decode(errors='replace')}")
         signature = decode(parse_fields(answer, "v")["v"])
         if not self._signature or not hmac.compare_digest(signature, self._signature):
-            raise SaslError("the server does not know the password: it may not be the broker that it claims to be")
+            raise SaslError("the server does not know the password: it may be an impostor")
 
 
 def escape(user: str) -> str:
@@ -144,12 +144,12 @@ def unescape(text: str) -> str:
 
 
 def parse_fields(message: bytes, *names: str) -> dict[str, str]:
-    """Read `NAME=VALUE` pairs, which must be these in this order; others may follow. Raises SaslError."""
+    """Parse `NAME=VALUE` pairs: these names in this order; others may follow. Raises SaslError."""
     return fields_of(text_of(message), *names)
 
 
 def fields_of(text: str, *names: str) -> dict[str, str]:
-    """Read the same from text."""
+    """Parse the pairs of a message already decoded to text. Raises SaslError."""
     fields = text.split(",", len(names))[: len(names)]
     pairs = [each.partition("=") for each in fields]
     if [name for name, _, _ in pairs] != list(names) or not all(value for _, _, value in pairs):
@@ -182,7 +182,7 @@ def decode(text: str) -> bytes:
 
 
 def xor(left: bytes, right: bytes) -> bytes:
-    """Return the exclusive or of two texts of equal length."""
+    """Return the exclusive or of two byte strings of equal length."""
     return (int.from_bytes(left, "big") ^ int.from_bytes(right, "big")).to_bytes(len(left), "big")
 
 
@@ -191,8 +191,8 @@ def log_in(
 ) -> Generator[bytes, bytes, None]:
     """Yield the messages of a client, SCRAM's or PLAIN's; send the server's answer to each. Raises SaslError.
 
-    `is_token`: the user and the password are those of a delegation token, which PLAIN does not know. Sending an answer
-    takes milliseconds (PBKDF2).
+    `is_token`: user and password are the id and the HMAC of a delegation token, which PLAIN does not support. Sending
+    an answer takes milliseconds (PBKDF2).
     """
     if mechanism == PLAIN and is_token:
         raise SaslError("delegation tokens log in by SCRAM-SHA-256 or SCRAM-SHA-512, not by PLAIN")

@@ -1,4 +1,4 @@
-"""Values of transactions that both wires, the coordinator and its log share: states, versions, requests and responses.
+"""Values of transactions shared by both wire formats, the coordinator and its log.
 
 A response has exactly one entry per entry of the request, in the same order. Durations are milliseconds.
 Source: org.apache.kafka.coordinator.transaction.TransactionState, org.apache.kafka.server.common.TransactionVersion.
@@ -16,11 +16,11 @@ TRANSACTION_FEATURE = "transaction.version"  # its levels are `TransactionVersio
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = (1 << 15) - 1
-NO_TIMEOUT_MS = (1 << 31) - 1  # of a transaction in two phases (KIP-939), which nobody but its client may end
+NO_TIMEOUT_MS = (1 << 31) - 1  # timeout of a two-phase transaction (KIP-939), which only its client may end
 
 
 class TransactionState(IntEnum):
-    """States of a transactional id by the numbers that records hold."""
+    """States of a transactional id, numbered as in stored records."""
 
     EMPTY = 0  # no transaction since the last InitProducerId
     ONGOING = 1
@@ -29,7 +29,7 @@ class TransactionState(IntEnum):
     COMPLETE_COMMIT = 4  # every partition has its marker
     COMPLETE_ABORT = 5
     DEAD = 6  # the id has expired and its tombstone is being written; never stored
-    PREPARE_EPOCH_FENCE = 7  # Kafka's name for a fencing under way; never stored
+    PREPARE_EPOCH_FENCE = 7  # Kafka's name for fencing in progress; never stored
 
     @property
     def label(self) -> str:
@@ -58,7 +58,7 @@ class TransactionVersion(IntEnum):
 class InitProducerIdRequest(Value, frozen=True, kw_only=True, gc=False):
     """Get a producer id: the one of a transactional id with its next epoch, otherwise a new one.
 
-    A client that continues with an id names it and its epoch; another client has fenced it if the epoch has changed.
+    A client that continues with an id sends it with its epoch; if the epoch has changed, another client has fenced it.
     """
 
     api: ClassVar[str] = "init_producer_id"
@@ -88,7 +88,7 @@ class EndTxnRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class EndTxnResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The outcome of EndTxnRequest, and the producer id and epoch of the next transaction (version 5 and later)."""
+    """The result of EndTxnRequest, and the producer id and epoch of the next transaction (version 5 and later)."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -216,7 +216,7 @@ class AddedPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class MarkersOfTransaction(Value, frozen=True, kw_only=True, gc=False):
-    """A marker and the partitions to write it to. `version`: level of `transaction.version` of the transaction."""
+    """A marker and the partitions to write it to. `version`: the transaction's level of `transaction.version`."""
 
     producer_id: Int64
     producer_epoch: Int16

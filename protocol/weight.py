@@ -1,4 +1,4 @@
-"""Estimate the size of a request or a response by the number of its values, and free a large one in pieces."""
+"""Estimate the size of a request or response by its number of values, and free a large one in pieces."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -13,10 +13,10 @@ from msgspec.structs import fields
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import FetchResponse, ProduceResponse
 
-_FLAT = (ProduceResponse, FetchResponse)  # measured on every turn, and their partitions hold few values
+_FLAT = (ProduceResponse, FetchResponse)  # weighed on every turn, and their partitions hold few values
 _PLAIN = (int, str, bytes, memoryview, float, Enum, NoneType, UnsetType)  # types of values without parts
-_SMALL = 16  # values in a container that is freed together with them, unless they have parts themselves
-_ONLY_REFERENCE = 2  # what `getrefcount` returns for an object with one reference: it counts its own argument
+_SMALL = 16  # a container with up to this many plain values is freed in one go
+_ONLY_REFERENCE = 2  # `getrefcount` of an object with one reference: it also counts its own argument
 RELEASED = 256  # values that are freed in one go: about 20 us
 
 
@@ -40,8 +40,8 @@ def weight(value: Any, limit: int) -> int:
 def release(owned: list[Any]) -> Iterator[None]:
     """Free values in pieces; yields after about every RELEASED of them. Empties the list.
 
-    A request or a response of 100,000 entries takes 5 to 10 ms to be freed, which happens in one go when the last
-    reference to it goes. `owned` must hold that reference.
+    Freeing a request or response of 100,000 entries takes 5 to 10 ms, in one go when its last reference is dropped.
+    `owned` must hold that reference.
     """
     held = [owned]
     count = 0
@@ -58,13 +58,13 @@ def release(owned: list[Any]) -> Iterator[None]:
             piece.clear()
         while piece:
             value = piece.pop()
-            if getrefcount(value) > _ONLY_REFERENCE:  # it is referenced elsewhere, perhaps by this list once more
+            if getrefcount(value) > _ONLY_REFERENCE:  # referenced elsewhere, or again in this list
                 pass
             elif isinstance(value, Value):
                 for name in _part_names(value.__class__):
                     piece.append(getattr(value, name))
             elif isinstance(value, list | tuple) and (len(value) > _SMALL or _has_parts(value)):
-                held.append(list(value))  # so that the end of the container is not the end of its values
+                held.append(list(value))  # keeps the values alive when the container is freed
                 count += len(value)
             del value
             count += 1

@@ -68,7 +68,7 @@ class Api:
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
-    """A request, and what is needed to encode its response. `client_id` is empty if the client sent null."""
+    """A request, and everything needed to encode its response. `client_id` is empty if the client sent null."""
 
     api: Api
     version: int

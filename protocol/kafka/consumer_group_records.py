@@ -20,7 +20,7 @@ class EpochKey(Value, frozen=True, gc=False):
 
 
 class PartitionMetadataKey(Value, frozen=True, gc=False):
-    """Type 4: the topics that a group is subscribed to; written by Kafka 4.0 only, a change of the group deletes it."""
+    """Type 4: the topics that a group is subscribed to; written only by Kafka 4.0, deleted when the group changes."""
 
     group: str
 
@@ -39,14 +39,14 @@ class TargetEpochKey(Value, frozen=True, gc=False):
 
 
 class TargetKey(Value, frozen=True, gc=False):
-    """Type 7: what a member is to have."""
+    """Type 7: the target assignment of a member."""
 
     group: str
     member_id: str
 
 
 class CurrentKey(Value, frozen=True, gc=False):
-    """Type 8: what a member has, and its epoch."""
+    """Type 8: the current assignment and epoch of a member."""
 
     group: str
     member_id: str
@@ -72,11 +72,11 @@ class GroupEpoch(Value, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """The topics of a group in a record of Kafka 4.0, which are read past: `GroupEpoch.metadata_hash` replaced them."""
+    """A record of Kafka 4.0 whose topics are skipped: `GroupEpoch.metadata_hash` replaced them."""
 
 
 class ClassicMember(Value, frozen=True, kw_only=True, gc=False):
-    """What a member of the classic protocol declared: its session timeout and protocols, in order of preference."""
+    """The session timeout of a classic member, and its protocols in order of preference."""
 
     session_timeout_ms: int
     protocols: tuple[GroupProtocol, ...] = ()
@@ -97,14 +97,14 @@ class MemberMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TargetEpoch(Value, frozen=True, kw_only=True, gc=False):
-    """The group epoch of the target assignment, and when it was computed (0: unknown, from Kafka 4.2 and before)."""
+    """The group epoch of the target assignment, and when it was computed (0: unknown, written by Kafka up to 4.2)."""
 
     epoch: int
     timestamp_ms: int = 0
 
 
 class TargetAssignment(Value, frozen=True, kw_only=True, gc=False):
-    """What a member is to have."""
+    """The target assignment of a member."""
 
     partitions: tuple[TopicPartitions, ...] = ()
 
@@ -112,8 +112,8 @@ class TargetAssignment(Value, frozen=True, kw_only=True, gc=False):
 class HeldPartitions(Value, frozen=True, kw_only=True, gc=False):
     """Partitions of a topic that a member has; `topic_id` is 16 bytes.
 
-    `epochs`: for each of the partitions the epoch in which the member got it, which fences commits of an earlier owner.
-    None (from Kafka 4.2 and before), or of another length than `partitions`: the member's epoch counts for all.
+    `epochs`: for each partition the epoch in which the member got it, which fences commits of an earlier owner. If it
+    is None (Kafka up to 4.2) or differs in length from `partitions`, the member's epoch applies to all.
     """
 
     topic_id: bytes
@@ -122,7 +122,7 @@ class HeldPartitions(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CurrentAssignment(Value, frozen=True, kw_only=True, gc=False):
-    """What a member has, its epoch and its state (Kafka's MemberState: 1 stable, 2 to revoke, 3 to be released)."""
+    """A member's assignment, epoch and state (Kafka's MemberState: 1 stable, 2 unrevoked, 3 unreleased partitions)."""
 
     epoch: int
     previous_epoch: int
@@ -189,7 +189,7 @@ _MEMBER = Struct(
         ),
         nullable=0,
         tag=0,
-        default=ClassicMember(session_timeout_ms=0),  # what Kafka reads where the field is missing
+        default=ClassicMember(session_timeout_ms=0),  # Kafka's value for a missing field
         attr="classic",
     ),
     into=MemberMetadata,

@@ -44,7 +44,7 @@ _OFFSET_VERSION = 4
 _EXPIRING_OFFSET_VERSION = 1
 _GROUP_VERSION = 3
 _VERSION = struct.Struct(">h")
-_PREFIXES = [_VERSION.pack(version) for version in range(_LAST_VERSION + 1)]  # of keys and values, by version
+_PREFIXES = [_VERSION.pack(version) for version in range(_LAST_VERSION + 1)]  # of keys and values: the encoded version
 _UNREADABLE = (MalformedError, UnicodeDecodeError, struct.error)
 
 
@@ -123,7 +123,7 @@ _OFFSET = Struct(
 
 
 def _member(*, rebalance_timeout_ms: int, session_timeout_ms: int, **others: Any) -> StoredMember:
-    """Create a member; version 0 records use the session timeout for rebalances too."""
+    """Create a member; in version 0, the session timeout is also the rebalance timeout."""
     return StoredMember(
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms == NO_TIME else rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
@@ -195,8 +195,8 @@ def encode_offset(committed: OffsetAndMetadata) -> bytes:
 def encode_offsets(group: str, offsets: Iterable[tuple[str, int, OffsetAndMetadata]]) -> list[tuple[bytes, bytes]]:
     """Encode the keys and values of offsets that a group commits, given as (topic, partition, offset).
 
-    The same as `encode_offset_key` and `encode_offset` of each, with one look at the tables for all. Raises
-    MalformedError for a name or metadata that is too long.
+    Equals `encode_offset_key` and `encode_offset` of each, but resolves the tables only once. Raises MalformedError for
+    a name or metadata that is too long.
     """
     write_key, key_prefix = _writer(_OFFSET_KEY, 1).write, _PREFIXES[1]
     write, prefix = _writer(_OFFSET, _OFFSET_VERSION).write, _PREFIXES[_OFFSET_VERSION]

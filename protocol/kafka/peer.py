@@ -1,13 +1,13 @@
 """The client side of Kafka's protocol, without I/O: encode requests to another broker and decode its responses.
 
     PeerProtocol      one connection: correlation ids, the versions that the peer supports, requests not yet answered
-    peer_apis.py      the APIs that can be asked, and the versions that can be used
+    peer_apis.py      the APIs that can be requested, and the versions that can be used
 
 Requests and responses are the values of `messages/`, encoded and decoded by the same tables as on the broker's side.
 
 Invariants:
 1. Before ApiVersions has been answered, nothing else is sent. The first attempt uses our newest version; a peer that
-   does not support it answers in version 0 with its range, and is asked once more within that range.
+   does not support it answers in version 0 with its range, and is sent the request once more within that range.
 2. A request is encoded in the newest version that the table, the peer and the request itself allow.
 3. Responses arrive in the order of the requests. Any other correlation id is an error, after which the connection must
    be closed: the rest of the stream cannot be trusted.
@@ -39,11 +39,11 @@ _HEADER_TAGS = ENGINE.reader(Struct(), 0, flexible=True, title="the header of a 
 
 
 class PeerProtocolError(ProtocolError):
-    """The peer sent something that no Kafka broker sends. The connection must be closed."""
+    """The peer sent bytes that no Kafka broker sends. The connection must be closed."""
 
 
 class PeerVersionError(ProtocolError):
-    """The peer supports no version of an API that can be used. Asking again does not help."""
+    """The peer supports no usable version of an API. Retrying does not help."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 
@@ -54,7 +54,7 @@ def _every_version(_: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerApi(Generic[Q, R]):
-    """An API that can be asked of a peer.
+    """An API that can be requested from a peer.
 
     span(request): the versions that can express this request. bound: requests and responses are values; else they are
     in the mapping form (`codec/schema.py`).
@@ -81,7 +81,7 @@ class PeerProtocol:
     """Encode the requests of one connection and decode their responses.
 
     Send the frames of `send` in the order of the calls. For each received frame call `match`, then `decode`; a
-    response that nobody waits for any more need not be decoded.
+    response that is no longer awaited need not be decoded.
     """
 
     def __init__(self, client_id: str, engine: Engine = ENGINE) -> None:
@@ -183,13 +183,13 @@ class PeerProtocol:
         return self._versions.get(key)
 
     def _learn(self, response: ApiVersionsResponse) -> None:
-        """Take the versions from a response to ApiVersions, or the version in which to ask again."""
+        """Store the versions from a response to ApiVersions, or the version for a second attempt."""
         self._greetings_left -= 1
         supported = {supported_api.key: supported_api for supported_api in response.apis}
         if response.error is ErrorCode.NONE:
             self._versions = supported
         elif response.error is ErrorCode.UNSUPPORTED_VERSION:
-            # without a range, as brokers before KIP-511 answer: version 0 is supported by all
+            # no range, as in answers of brokers before KIP-511: all brokers support version 0
             self._greeting = supported.get(API_VERSIONS_KEY, VersionRange(key=API_VERSIONS_KEY, first=0, last=0))
         else:
             raise PeerProtocolError(f"ApiVersions was refused: {response.error.name}")

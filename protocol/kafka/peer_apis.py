@@ -1,4 +1,4 @@
-"""The APIs that can be asked of a peer, with the versions that are used.
+"""The APIs that can be requested from a peer, with the versions used.
 
 Kafka 3.0 and later support the lowest of these versions.
 """
@@ -67,7 +67,7 @@ def _list_span(request: ListGroupsRequest) -> tuple[int, int]:
 
 # Version 5 would cost older peers one more exchange.
 API_VERSIONS: PeerApi[ApiVersionsRequest, ApiVersionsResponse] = PeerApi(API_BY_KEY[18], 0, 4)
-# Version 13 adds only an error that asks clients to start from their bootstrap addresses.
+# Version 13 adds only an error that tells clients to rebootstrap.
 METADATA: PeerApi[KafkaMetadataRequest, MetadataResponse] = PeerApi(API_BY_KEY[3], 7, 12, _metadata_span)
 # Version 13 names topics by id.
 PRODUCE: PeerApi[ProduceRequest, ProduceResponse] = PeerApi(API_BY_KEY[0], 9, 12)
@@ -79,7 +79,7 @@ OFFSET_FOR_LEADER_EPOCH: PeerApi[OffsetForLeaderEpochRequest, OffsetForLeaderEpo
 DESCRIBE_CONFIGS: PeerApi[DescribeConfigsRequest, DescribeConfigsResponse] = PeerApi(API_BY_KEY[32], 3, 4)
 FIND_COORDINATOR: PeerApi[FindCoordinatorRequest, FindCoordinatorResponse] = PeerApi(API_BY_KEY[10], 4, 6)
 LIST_GROUPS: PeerApi[ListGroupsRequest, ListGroupsResponse] = PeerApi(API_BY_KEY[16], 4, 5, _list_span)
-# Version 10 names topics by id, and has no place for the offsets of a topic that no longer exists.
+# Version 10 names topics by id, and cannot carry the offsets of a deleted topic.
 OFFSET_FETCH: PeerApi[OffsetFetchRequest, OffsetFetchResponse] = PeerApi(API_BY_KEY[9], 8, 9)
 ADD_PARTITIONS: PeerApi[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse] = PeerApi(API_BY_KEY[24], 4, 5)
 WRITE_MARKERS: PeerApi[WriteTxnMarkersRequest, WriteTxnMarkersResponse] = PeerApi(API_BY_KEY[27], 1, 2)

@@ -1,9 +1,9 @@
-"""Records of groups in `__consumer_offsets` that are described by tables of fields, in Kafka's format.
+"""Records of groups in `__consumer_offsets`, in Kafka's format, described by tables of fields.
 
     key     int16 type and fields, never flexible
-    value   int16 version, always 0, and its fields, flexible; a tombstone deletes what the key names
+    value   int16 version, always 0, and its fields, flexible; a tombstone deletes the entity of the key
 
-Fields that Kafka has added since 4.0 are tagged: read where they are there, written unless they have their default.
+Fields that Kafka has added since 4.0 are tagged: optional when read, and written unless they have their default.
 
 Source: Kafka's GroupCoordinatorRecordSerde, CoordinatorRecordSerde (4.4).
 """
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
 
 class RecordKinds(Generic[K]):
-    """Encodes and decodes the records of one kind of group, given by the types of their keys."""
+    """Encodes and decodes the records of one kind of group, selected by their key types."""
 
     def __init__(self, kinds: Mapping[type[K], Kind]) -> None:
         self._kinds = kinds
@@ -80,7 +80,7 @@ def _decode(table: Struct, data: bytes, *, bound: bool) -> Any:
         if version != _VALUE_VERSION:
             raise MalformedError(f"version {version}, expected {_VALUE_VERSION}")
         reader = _reader(table, flexible=True, bound=bound)
-        # As many elements as fit: what was stored can be read again.
+        # No further limit on elements: any stored value must be readable.
         return reader.read(memoryview(data), _VERSION.size, elements=len(data))[0]
     except _UNREADABLE as error:
         raise MalformedError(f"invalid value of a group record: {error}") from None

@@ -38,21 +38,21 @@ class ShareTargetEpochKey(Value, frozen=True, gc=False):
 
 
 class ShareTargetKey(Value, frozen=True, gc=False):
-    """Type 13: what a member is to have."""
+    """Type 13: the target assignment of a member."""
 
     group: str
     member_id: str
 
 
 class ShareCurrentKey(Value, frozen=True, gc=False):
-    """Type 14: what a member has, and its epoch."""
+    """Type 14: the current assignment and epoch of a member."""
 
     group: str
     member_id: str
 
 
 class SharePartitionsKey(Value, frozen=True, gc=False):
-    """Type 15: the partitions for which the share coordinator keeps a state."""
+    """Type 15: the partitions for which the share coordinator keeps state."""
 
     group: str
 
@@ -72,7 +72,7 @@ class ShareMemberMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ShareCurrentAssignment(Value, frozen=True, kw_only=True, gc=False):
-    """What a member has, its epoch and its state (Kafka's MemberState: always 1, stable)."""
+    """A member's assignment, epoch and state (Kafka's MemberState: always 1, stable)."""
 
     epoch: int
     previous_epoch: int
@@ -88,7 +88,7 @@ class NamedTopic(Value, frozen=True, kw_only=True, gc=False):
 
 
 class SharePartitions(Value, frozen=True, kw_only=True, gc=False):
-    """The partitions whose state is being created, those that have a state, and the topics whose states are deleted."""
+    """Partitions whose state is being initialized, partitions with state, and topics whose state is being deleted."""
 
     initializing: tuple[NamedPartitions, ...] = ()
     initialized: tuple[NamedPartitions, ...] = ()

@@ -3,8 +3,8 @@
     key     int16 type (0: snapshot, 1: update), group, topic id, int32 partition; never flexible
     value   int16 version, always 0, and its fields, flexible; a tombstone of a snapshot deletes the state
 
-A snapshot has the whole state of a share-partition, an update what has changed since the record before it. So all
-records from the last snapshot of a share-partition on are needed, in order.
+A snapshot has the whole state of a share-partition, an update the changes since the record before it. So loading needs
+all records from the last snapshot of a share-partition on, in order.
 
 Source: Kafka's ShareSnapshotKey.json, ShareSnapshotValue.json, ShareUpdateKey.json, ShareUpdateValue.json (4.4),
 ShareCoordinatorRecordHelpers.
@@ -29,7 +29,7 @@ _SNAPSHOT, _UPDATE = 0, 1
 
 
 class SharePartitionKey(NamedTuple):
-    """A partition as a share group consumes it; `topic_id` is 16 bytes."""
+    """A partition as consumed by a share group; `topic_id` is 16 bytes."""
 
     group: str
     topic_id: bytes
@@ -131,7 +131,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[SharePartitionKey, S
         (version,) = _VERSION.unpack_from(value)
         if version != _VALUE_VERSION:
             raise MalformedError(f"version {version}, expected {_VALUE_VERSION}")
-        # As many elements as fit: what was stored can be read again.
+        # No further limit on elements: any stored value must be readable.
         record: ShareRecord = _reader(table, flexible=True).read(memoryview(value), _VERSION.size, elements=len(value))[
             0
         ]

@@ -30,7 +30,7 @@ class StreamsEpochKey(Value, frozen=True, gc=False):
 
 
 class StreamsMemberKey(Value, frozen=True, gc=False):
-    """Type 19: a member and what it declared."""
+    """Type 19: a member and its declarations."""
 
     group: str
     member_id: str
@@ -43,14 +43,14 @@ class StreamsTargetEpochKey(Value, frozen=True, gc=False):
 
 
 class StreamsTargetKey(Value, frozen=True, gc=False):
-    """Type 21: the tasks a member is to have."""
+    """Type 21: the target tasks of a member."""
 
     group: str
     member_id: str
 
 
 class StreamsCurrentKey(Value, frozen=True, gc=False):
-    """Type 22: the tasks a member has, and its epoch."""
+    """Type 22: the current tasks and epoch of a member."""
 
     group: str
     member_id: str
@@ -70,10 +70,10 @@ StreamsGroupKey: TypeAlias = (
 class StreamsGroupEpoch(Value, frozen=True, kw_only=True, gc=False):
     """A group's epoch.
 
-    metadata_hash: of the topics of its topology.
-    validated_topology_epoch: of the topology whose topics existed and fitted, -1 if none has.
-    assignment_configs: the settings that the last assignment was computed by; None where Kafka 4.1 or 4.2 wrote it.
-    stored_description_epoch, failed_description_epoch: of the topology whose description a plugin keeps or refused.
+    metadata_hash: hash of the topology's topics.
+    validated_topology_epoch: epoch of the last topology whose topics existed with valid partition counts, or -1.
+    assignment_configs: the settings of the last assignment; None if written by Kafka 4.1 or 4.2.
+    stored_description_epoch, failed_description_epoch: epochs of the topologies whose description was stored, refused.
     """
 
     epoch: int
@@ -85,7 +85,7 @@ class StreamsGroupEpoch(Value, frozen=True, kw_only=True, gc=False):
 
 
 class StreamsMemberMetadata(Value, frozen=True, kw_only=True, gc=False):
-    """A member and what it declared."""
+    """A member and its declarations."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -99,7 +99,7 @@ class StreamsMemberMetadata(Value, frozen=True, kw_only=True, gc=False):
 
 
 class StreamsTarget(Value, frozen=True, kw_only=True, gc=False):
-    """The tasks a member is to have."""
+    """The target tasks of a member."""
 
     active: tuple[TaskIds, ...] = ()
     standby: tuple[TaskIds, ...] = ()
@@ -109,8 +109,8 @@ class StreamsTarget(Value, frozen=True, kw_only=True, gc=False):
 class HeldTasks(Value, frozen=True, kw_only=True, gc=False):
     """Tasks of a subtopology that a member has.
 
-    `epochs`: of active tasks, for each of the partitions the epoch in which the member got it. None (from Kafka 4.1,
-    and of standby and warm-up tasks): the member's epoch counts for all.
+    `epochs`: for active tasks, the epoch in which the member got each partition. If it is None (Kafka 4.1, standby and
+    warm-up tasks), the member's epoch applies to all.
     """
 
     subtopology_id: str
@@ -119,7 +119,7 @@ class HeldTasks(Value, frozen=True, kw_only=True, gc=False):
 
 
 class StreamsCurrentAssignment(Value, frozen=True, kw_only=True, gc=False):
-    """What a member has, its epoch and its state (Kafka's MemberState: 1 stable, 2 to revoke, 3 to be released)."""
+    """A member's tasks, epoch and state (Kafka's MemberState: 1 stable, 2 unrevoked tasks, 3 unreleased tasks)."""
 
     epoch: int
     previous_epoch: int

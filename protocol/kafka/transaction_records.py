@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`, as Kafka lays them out.
+"""Records of `__transaction_state`, in Kafka's format.
 
     key     int16 type, always 0
             string transactional id
@@ -15,7 +15,7 @@
                 0  int64 previous producer id
                 1  int64 next producer id, while the epochs of the current one are exhausted
                 2  int16 transaction version of the client
-                3  int16 epoch of the next producer id (KIP-939); read past, never written
+                3  int16 epoch of the next producer id (KIP-939); skipped, never written
 
 The last epoch, by which a retried InitProducerId is recognized, is not stored: after a change of coordinator the retry
 is fenced, unless the epoch was raised by the end of a transaction.
@@ -36,7 +36,7 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import Value
 from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionState, TransactionVersion
 
-NO_TIME = -1  # of a time in ms
+NO_TIME = -1  # unset time in ms
 
 _KEY_TYPE = 0
 _FIRST_FLEXIBLE = 1
@@ -53,13 +53,13 @@ class TransactionKey(NamedTuple):
 
 
 class UnknownKey(NamedTuple):
-    """A key of a type that this version of the software does not know."""
+    """A key of a type that this release does not know."""
 
     type: int
 
 
 class UnknownValue(NamedTuple):
-    """A value of a version that this version of the software does not know."""
+    """A value of a version that this release does not know."""
 
     version: int
 
@@ -170,7 +170,7 @@ def decode_transaction(data: bytes) -> StoredTransaction | UnknownValue:
 
 
 def encode_transaction(stored: StoredTransaction, level: TransactionVersion) -> bytes:
-    """Encode a state in the version that belongs to the broker's level of `transaction.version`.
+    """Encode a state in the record version of the broker's `transaction.version` level.
 
     Raises MalformedError for a topic name longer than 32,767 bytes.
     """
@@ -187,4 +187,4 @@ def _encode(table: Struct, version: int, value: Any) -> bytes:
     try:
         return writer.write(value, _VERSION.pack(version))
     except UnwritableError as error:
-        raise MalformedError(f"a transaction record cannot hold this: {error}") from None
+        raise MalformedError(f"cannot encode a transaction record: {error}") from None

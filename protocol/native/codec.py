@@ -57,7 +57,7 @@ _ARRAY32_MARK = 0xDD
 # are not decoded, may be larger.
 MAX_PLAIN_BYTES = 1 << 20
 PIECE = 256  # values encoded per call for a large response
-MAX_SHOWN = 300  # characters of a frame's content quoted in an error
+MAX_SHOWN = 300  # characters of a frame quoted in an error
 MAX_ODD_SIZE = 400  # bytes of an invalid "op" or "id" that are decoded to quote them
 # Errors of the decoder: malformed or of a wrong type, invalid UTF-8, nested too deeply.
 _UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
@@ -118,7 +118,7 @@ def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
     try:
         framed = _request_decoder.decode(frame)
     except _UNREADABLE as problem:
-        if is_large:  # searching it for the id could take long
+        if is_large:  # searching it for the id could take too long
             raise RequestError(f"produce: {str(problem)[:MAX_SHOWN]}") from None
         raise _request_error(frame, problem) from None
     request: NativeRequest = framed
@@ -246,7 +246,7 @@ def _reply_start(request_id: int, body: bytes, *, size: int) -> bytes:
 
 
 def _encode_fetch(request_id: int, response: FetchResponse | FetchShareGroupResponse) -> list[Sized]:
-    """Encode each partition, which are the last field, without its records, then a bin header and the records."""
+    """Encode each partition (the last field) without its records, then a bin header and the records."""
     head = _encoder.encode(replace(response, partitions=()))[:-1] + _array_header(len(response.partitions))
     size = len(head)
     pieces: list[Any] = []  # bytes, records, bytes, ...
@@ -271,7 +271,7 @@ def _partition_start(partition: FetchedPartition | SharedPartition) -> bytes:
         body = _encoder.encode(replace(partition, records=b""))
     else:
         aborted = partition.aborted_transactions
-        reported = UNSET if aborted is None else aborted  # left out of replies to readers of everything
+        reported = UNSET if aborted is None else aborted  # omitted for readers of uncommitted records
         body = _encoder.encode(replace(partition, aborted_transactions=reported, records=b""))
     return body[: -len(_EMPTY_BIN)] + _BIN32.pack(_BIN32_MARK, len(partition.records))
 

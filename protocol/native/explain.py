@@ -1,4 +1,4 @@
-"""Ask how a fetch would be served from the files of a log (native protocol only); the response is an `Explanation`."""
+"""Explain how a fetch would be served from a log's files (native protocol only); the response is an `Explanation`."""
 
 from typing import ClassVar
 

@@ -49,8 +49,8 @@ class JoinConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 class HeartbeatConsumerGroupRequest(Value, frozen=True, kw_only=True, gc=False):
     """Join a consumer group (epoch 0), keep the membership, or leave (epoch -1, a static member for a restart -2).
 
-    The client chooses the member id. None stands for "as before". `pattern`: a regular expression for whole names of
-    topics, "" for none. `partitions`: those that the member holds now.
+    The client chooses the member id. None means "unchanged". `pattern`: a regular expression that must match whole
+    topic names, "" for none. `partitions`: the partitions the member holds now.
     """
 
     api: ClassVar[str] = "heartbeat_consumer_group"
@@ -67,7 +67,7 @@ class HeartbeatConsumerGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class HeartbeatConsumerGroupResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The member's epoch, and the partitions that it may hold; None: as before."""
+    """The member's epoch, and the partitions it may hold; None if unchanged."""
 
     member_epoch: int
     heartbeat_interval_ms: int
@@ -95,9 +95,9 @@ class ConsumerGroupMember(Value, frozen=True, kw_only=True, gc=False):
 class GroupPosition(Value, frozen=True, kw_only=True, gc=False):
     """A group's progress in a partition with a committed offset or an assignment.
 
-    The partition holds offsets [log_start_offset, high_watermark); both are NO_OFFSET if it no longer exists. Of a
-    share group, `offset` is where its records in flight begin, and `unfinished` counts those from there on that are
-    neither accepted nor given up, -1 if that is unknown. It is left out of replies before version 12.
+    The partition holds offsets [log_start_offset, high_watermark); both are NO_OFFSET if it no longer exists. For a
+    share group, `offset` is the first offset in flight, and `unfinished` the number of records from there on that are
+    neither accepted nor rejected, -1 if unknown. Replies before version 12 omit it.
     """
 
     topic: str

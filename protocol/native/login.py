@@ -19,7 +19,7 @@ class AuthenticateRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AuthenticateResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The mechanism's answer. With the last one: how long the login is valid, 0 for ever."""
+    """The mechanism's answer. The last one also has how long the login is valid; 0 means forever."""
 
     token: bytes
     complete: bool

@@ -8,7 +8,7 @@ from warmlog.protocol.request import Entries, Value
 
 
 class MirrorState(StrEnum):
-    """State of a mirrored topic: it follows its source; it cannot, for a reason; it is not followed; it is writable."""
+    """State of a mirrored topic: following its source, failing to follow it, not followed, or writable."""
 
     FOLLOWING = "following"
     REFUSED = "refused"
@@ -17,17 +17,17 @@ class MirrorState(StrEnum):
 
 
 class DescribeMirrorRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Describe what is mirrored, and how far the copies are."""
+    """Describe the mirrored topics and the progress of their copies."""
 
     api: ClassVar[str] = "describe_mirror"
 
 
 class MirroredPartition(Value, frozen=True, kw_only=True, gc=False):
-    """A copy of a partition, and how far it is behind: all -1 if unknown.
+    """A copy of a partition and its lag; all numbers are -1 if unknown.
 
-    `source_end`: what consumers at the source can read ends there. `lag_bytes` is an estimate, from the size of the
-    records copied last. `lag_ms`: time since the copy was last known to have all records. `promoted_at`: the end of the
-    copy when it became writable, -1 before.
+    `source_end`: end of the records that consumers at the source can read. `lag_bytes` is an estimate, from the size of
+    the records copied last. `lag_ms`: time since the copy was last known to be complete. `promoted_at`: the end of the
+    copy when it became writable, -1 before that.
     """
 
     partition: int
@@ -41,7 +41,7 @@ class MirroredPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class MirroredTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic that is a mirror, was one, or should be one. `cluster_id`: of its source, empty if it is no mirror."""
+    """A topic that is, was or should be a mirror. `cluster_id`: cluster of its source, empty if it is no mirror."""
 
     name: str
     state: MirrorState
@@ -51,7 +51,7 @@ class MirroredTopic(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeMirrorResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The brokers of the source ("" if nothing is mirrored), what is wrong with it as a whole, and the topics."""
+    """The source's brokers ("" if nothing is mirrored), the error of the source as a whole, and the topics."""
 
     source: str
     problem: str | None

@@ -16,7 +16,7 @@ class DescribeProducerRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ProducerPosition(Value, frozen=True, kw_only=True, gc=False):
-    """The producer's last sequence and offset in one partition; all -1 if the partition has no state of it."""
+    """The producer's last sequence and offset in one partition; all -1 if the partition does not know it."""
 
     topic: str
     partition: int

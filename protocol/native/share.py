@@ -1,4 +1,4 @@
-"""Requests of the native protocol about share groups (KIP-932): queues whose records members accept one by one.
+"""The native protocol's requests for share groups (KIP-932): queues whose records members accept one by one.
 
 They are Kafka's ShareGroupHeartbeat, ShareFetch, ShareAcknowledge and AlterShareGroupOffsets, with names of topics
 instead of ids. A member renews its membership at the group's coordinator. It acquires records from the brokers that
@@ -18,16 +18,16 @@ DEFAULT_MAX_RECORDS = 500
 
 
 class Acknowledgement(StrEnum):
-    """What a member does with a record that it holds."""
+    """A member's verdict on a record that it holds."""
 
-    ACCEPT = "accept"  # done
-    RELEASE = "release"  # to be delivered again, to any member
-    REJECT = "reject"  # not to be delivered again
-    RENEW = "renew"  # hold it for another lock duration
+    ACCEPT = "accept"  # processed
+    RELEASE = "release"  # deliver again, to any member
+    REJECT = "reject"  # do not deliver again
+    RENEW = "renew"  # keep it for another lock duration
 
 
 class HeartbeatShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Join a share group (epoch 0), keep the membership, or leave (epoch -1). None stands for "as before"."""
+    """Join a share group (epoch 0), keep the membership, or leave (epoch -1). None means "unchanged"."""
 
     api: ClassVar[str] = "heartbeat_share_group"
     group: str
@@ -38,7 +38,7 @@ class HeartbeatShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class HeartbeatShareGroupResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The member's epoch, and the partitions to acquire records from; None: as before."""
+    """The member's epoch, and the partitions to acquire records from; None if unchanged."""
 
     member_epoch: int
     heartbeat_interval_ms: int
@@ -46,7 +46,7 @@ class HeartbeatShareGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AcknowledgedOffsets(Value, frozen=True, kw_only=True, gc=False):
-    """Offsets from `first_offset` to `last_offset`, both included."""
+    """Offsets from `first_offset` to `last_offset`, inclusive."""
 
     first_offset: Int64
     last_offset: Int64
@@ -54,7 +54,7 @@ class AcknowledgedOffsets(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AcknowledgedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """A partition with acknowledged offsets, or only to be added to the session."""
+    """A partition with acknowledged offsets, or a partition only added to the session."""
 
     topic: str
     partition: Int32
@@ -64,8 +64,8 @@ class AcknowledgedPartition(Value, frozen=True, kw_only=True, gc=False):
 class FetchShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
     """Acquire records of a session's partitions, and acknowledge records that were acquired before.
 
-    `session_epoch`: 0 opens the session, each later request has one more, -1 ends it. `is_strict`: acquire not one
-    record more than `max_records`, and so less than whole batches.
+    `session_epoch`: 0 opens the session, each later request adds one, -1 ends it. `is_strict`: never acquire more than
+    `max_records` records, even if that splits a batch.
     """
 
     api: ClassVar[str] = "fetch_share_group"
@@ -83,7 +83,7 @@ class FetchShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AcquiredOffsets(Value, frozen=True, kw_only=True, gc=False):
-    """Offsets that the member holds now, both ends included, and how often they have been delivered."""
+    """A range of offsets the member now holds, inclusive, and their delivery count."""
 
     first_offset: int
     last_offset: int
@@ -91,7 +91,7 @@ class AcquiredOffsets(Value, frozen=True, kw_only=True, gc=False):
 
 
 class SharedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """Whole batches, of which the member holds the records in `acquired`; and the result of acknowledgements."""
+    """Whole batches (the member holds only the records in `acquired`), and the result of acknowledgements."""
 
     topic: str
     partition: int
@@ -123,7 +123,7 @@ class ReceivedShareFetch(FetchShareGroupResponse, frozen=True, kw_only=True):
 
 
 class AcknowledgeShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Acknowledge records that were acquired in a session; epoch -1 ends it and releases what the member holds."""
+    """Acknowledge records acquired in a session; epoch -1 ends it and releases the records still held."""
 
     api: ClassVar[str] = "acknowledge_share_group"
     group: str
@@ -133,7 +133,7 @@ class AcknowledgeShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ShareOutcome(Value, frozen=True, kw_only=True, gc=False):
-    """The result for one partition: if it has an error, nothing of it was changed."""
+    """The result for one partition; on an error, none of its acknowledgements was applied."""
 
     topic: str
     partition: int
@@ -149,7 +149,7 @@ class AcknowledgeShareGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ShareStart(Value, frozen=True, kw_only=True, gc=False):
-    """The offset of the first record that a share group is to deliver."""
+    """The offset of the first record that a share group should deliver."""
 
     topic: str
     partition: Int32
@@ -157,7 +157,7 @@ class ShareStart(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ResetShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Set where a share group without members starts, and forget what it has done with later records."""
+    """Set the start offsets of a share group without members, and discard its delivery state from there on."""
 
     api: ClassVar[str] = "reset_share_group"
     group: str
@@ -185,6 +185,6 @@ class AlterGroupsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterGroupsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Results of AlterGroupsRequest, in its order, by the names of groups."""
+    """Results of AlterGroupsRequest, in its order; each entry names its group."""
 
     groups: tuple[TopicResult, ...] = ()

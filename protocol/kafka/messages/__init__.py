@@ -1,5 +1,5 @@
-"""Kafka's messages, a module per family of APIs: the values of its requests and responses, and their tables of fields.
+"""Kafka's messages, one module per family of APIs: values of requests and responses, and their tables of fields.
 
-A table says how fields become values and back, on the side of a broker and of a peer; beside it stands the answer to a
-request that failed as a whole. Start with `records/produce.py`, a short one; `common.py` has what many share.
+A table maps fields to values and back, for both a broker and a peer; next to it is the answer to a request that failed
+as a whole. Start with `records/produce.py`, a short module; `common.py` has the parts that many modules share.
 """

@@ -1,4 +1,4 @@
-"""Fields and values that many messages share, and answers to requests that failed as a whole.
+"""Fields and values shared by many messages, and answers to requests that failed as a whole.
 
 A value with more fields than the native protocol needs is a subclass of the neutral value, so handlers can treat it as
 such. Topic ids are 16 bytes (NO_TOPIC_ID if unset), and text in the neutral values (`topic_id_text`).
@@ -42,7 +42,7 @@ KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown is
 
 
 def isolation_level(request: Any, *_: Any) -> int:
-    """Return the isolation level of a request as it is sent."""
+    """Return the isolation level of a request as a wire value."""
     return 1 if request.isolation is Isolation.READ_COMMITTED else 0
 
 
@@ -57,7 +57,7 @@ def topic_id_text(topic_id: bytes) -> str:
 
 
 class KafkaBrokerMetadata(BrokerMetadata, frozen=True, kw_only=True, gc=False):
-    """A broker with what only Kafka's protocol has. `is_fenced`: it is registered, but not alive."""
+    """A broker with the fields specific to Kafka's protocol. `is_fenced`: registered, but not alive."""
 
     is_fenced: bool = False
 
@@ -79,21 +79,21 @@ FAILURE = (ERROR_CODE, ERROR_MESSAGE)
 OPTIONAL_MESSAGE = replace(ERROR_MESSAGE, default=None)
 OPTIONAL_FAILURE = (ERROR_CODE, OPTIONAL_MESSAGE)
 NO_CURRENT_LEADER = {"leader_id": -1, "leader_epoch": -1}
-NOT_REQUESTED = -(1 << 31)  # authorized operations that were not requested, or of nothing
+NOT_REQUESTED = -(1 << 31)  # authorized operations that were not requested or do not apply
 
 
 def since(version: int, field: Field) -> Field:
-    """Return the field with the first version that has it."""
+    """Return the field, with `version` as the first version that has it."""
     return replace(field, since=version)
 
 
 def ignored(*fields: Field) -> tuple[Field, ...]:
-    """Return fields of a request that are read past."""
+    """Return request fields that are skipped when read."""
     return tuple([replace(field, attr=None) for field in fields])
 
 
 def refused(response: Callable[..., R], *repeated: str, **given: Any) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error of the whole; the response repeats fields of the request, `given` are its other fields."""
+    """Answer with an error for the whole request; the response repeats request fields, `given` are its other fields."""
 
     def failed(request: Any, error: ErrorResponse) -> R:
         return response(**_fields_of(request, repeated), **given, **_failure(response, error))
@@ -110,11 +110,11 @@ def refused_each(
     also_whole: bool = False,
     **given: Any,
 ) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error for each item of a request, and with `also_whole` with one of the whole.
+    """Answer with an error for each item of a request, and if `also_whole` with one for the whole request.
 
-    field: of the response, which has an outcome for each item; of: of the request, where it has another name, or a path
-    of fields, such as "targets.partitions". keys: the fields that name an item; an item that is text is its only key.
-    given: the other fields of an outcome. An `Outcomes` among them has outcomes of its own.
+    field: the response field with an outcome for each item; of: the request field, if its name differs, or a path of
+    fields such as "targets.partitions". keys: the fields that identify an item; a text item is its own key. given: the
+    other fields of an outcome; an `Outcomes` among them produces nested outcomes.
     """
     outcomes = Outcomes(of or field, outcome, *keys, **given)
 
@@ -133,7 +133,7 @@ def refused_partitions(
 
 
 class Outcomes:
-    """An outcome for each item in a field of a request; see `refused_each`."""
+    """Builds an outcome for each item in a field of a request; see `refused_each`."""
 
     def __init__(self, of: str, outcome: Callable[..., Any], *keys: str, **given: Any) -> None:
         self._path = of.split(".")
@@ -142,7 +142,7 @@ class Outcomes:
         self._given = given
 
     def refuse(self, request: Any, error: ErrorResponse) -> tuple[Any, ...]:
-        """Return the outcomes."""
+        """Return an outcome with the error for each item."""
         items = [request]
         for name in self._path:
             items = [inner for item in items for inner in getattr(item, name) or ()]
@@ -162,13 +162,13 @@ def _fields_of(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _failure(kind: Any, error: ErrorResponse) -> dict[str, Any]:
-    """Return the fields of an error that a kind of value has."""
+    """Return the error's fields that this kind of value has."""
     fields = {"error": error.error, "message": error.message}
     return {name: value for name, value in fields.items() if name in kind.__struct_fields__}
 
 
 def current_leader(since: int, tag: int, kind: type) -> Field:
-    """Return the field with the leader of a partition (KIP-951); only values of this kind have one."""
+    """Return the field for a partition's current leader (KIP-951); only values of this kind have one."""
 
     def leader(partition: Any, *_: Any) -> Any:
         return partition if type(partition) is kind else NO_CURRENT_LEADER
@@ -178,7 +178,7 @@ def current_leader(since: int, tag: int, kind: type) -> Field:
 
 
 def node_endpoints(since: int) -> Field:
-    """Return the field with the addresses of those leaders."""
+    """Return the field for the addresses of those leaders."""
     fields = (
         Field("node_id", INT32),
         Field("host", STRING),

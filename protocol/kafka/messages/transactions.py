@@ -83,7 +83,7 @@ class AddPartitionsToTxnRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AddedPartitions(Value, frozen=True, kw_only=True, gc=False):
-    """The outcomes for one transaction."""
+    """The results for the partitions of one transaction."""
 
     transactional_id: str
     partitions: tuple[AddedPartition, ...]
@@ -115,7 +115,7 @@ class AddOffsetsToTxnResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 _FIRST_BATCHED = 4
-# What clients older than a version know instead.
+# Errors that clients older than a version know instead.
 _BEFORE_FENCED: Mapping[int, Mapping[int, int]] = {2: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}}
 _BEFORE_UNKNOWN_GROUP: Mapping[int, int] = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION}
 _BEFORE_LOADING: Mapping[int, Mapping[int, int]] = {
@@ -133,7 +133,7 @@ def _partitions(name: str = "partitions") -> Flat:
 
 
 def _sorted(transaction: Any, *_: Any) -> list[PartitionEntry]:
-    """Return the partitions of a transaction by topic: each topic is named once."""
+    """Sort the partitions of a transaction by topic, so that each topic is named once."""
     return sorted(transaction.partitions, key=lambda partition: partition.topic)
 
 
@@ -152,7 +152,7 @@ PRODUCER_RESPONSE = Struct(
         "error_code",
         ERROR,
         attr="error",
-        # what older clients know for a producer that has a successor
+        # the error older clients know for a fenced producer
         before={4: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}},
     ),
     Field("producer_id", INT64, default=-1),
@@ -217,7 +217,7 @@ ADD_RESPONSE = Struct(
     Field("results_by_topic_v3_and_below", _RESULTS, until=3, attr=None, get=_only),
     into=AddPartitionsToTxnResponse,
 )
-# versions for one transaction have no error of the whole
+# versions for one transaction have no top-level error
 _failed_add_each = refused_each(
     AddPartitionsToTxnResponse, "transactions", AddedPartitions, "transactional_id", partitions=_REFUSED_PARTITIONS
 )
@@ -225,7 +225,7 @@ _failed_add_whole = refused(AddPartitionsToTxnResponse)
 
 
 def failed_add(request: AddPartitionsToTxnRequest, error: ErrorResponse) -> AddPartitionsToTxnResponse:
-    """Answer with an error of the whole, or of each partition up to version 3, which has no other."""
+    """Answer with a top-level error, or up to version 3, which has none, with an error for each partition."""
     return (_failed_add_whole if request.is_batched else _failed_add_each)(request, error)
 
 

@@ -170,7 +170,7 @@ _NAME = Field("name", STRING)
 _VALUE = Field("value", STRING, nullable=0)
 _RESOURCE = (Field("resource_type", INT8), Field("resource_name", STRING, attr="name"))
 
-# -- DescribeConfigs: synonyms and documentation are written as given; leave out what was not asked for --
+# -- DescribeConfigs: synonyms and documentation are written as given; omit them unless requested --
 
 
 def _value(entry: ConfigEntry, *_: Any) -> str | None:
@@ -178,7 +178,7 @@ def _value(entry: ConfigEntry, *_: Any) -> str | None:
 
 
 def _known(kind: type[IntEnum]) -> Callable[[int], Any]:
-    """Return what converts a number to a member of an enumeration; an unknown one stays a number."""
+    """Return a converter from numbers to members of an enumeration; unknown numbers are kept."""
     return lambda number: kind._value2member_map_.get(number, number)
 
 
@@ -274,7 +274,7 @@ INCREMENTAL_REQUEST = Struct(
 ALTER_RESPONSE = Struct(THROTTLE_TIME, Field("responses", array(*FAILURE, *_RESOURCE), attr="resources"))
 failed_alter = refused_each(AlterConfigsResponse, "resources", AlteredConfigs, "resource_type", "name")
 
-# -- ListConfigResources: version 0 asks for client metrics subscriptions --
+# -- ListConfigResources: version 0 requests client metrics subscriptions --
 
 _TYPES_OF_FIRST_VERSION = (ConfigResourceType.CLIENT_METRICS,)
 LIST_REQUEST = Struct(

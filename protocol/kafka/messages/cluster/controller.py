@@ -1,4 +1,4 @@
-"""What Kafka's controllers are asked.
+"""Requests to Kafka's controllers.
 
 DescribeQuorum, UpdateFeatures (0 to 2), UnregisterBroker, UnregisterController, RemoveRaftVoter (0),
 AddRaftVoter (0 and 1).
@@ -135,7 +135,7 @@ class ControllerResponse(Value, frozen=True, kw_only=True, gc=False):
 
 _REPLICAS = array(
     Field("replica_id", INT32, attr="node_id"),
-    Field("replica_directory_id", UUID, since=2, attr=None),  # zeros where voters are not changed (kraft.version 0)
+    Field("replica_directory_id", UUID, since=2, attr=None),  # zeros if voters are static (kraft.version 0)
     Field("log_end_offset", INT64),
     Field("last_fetch_timestamp", INT64, since=1, default=-1),
     Field("last_caught_up_timestamp", INT64, since=1, default=-1),
@@ -256,5 +256,5 @@ REMOVE_VOTER_REQUEST = Struct(
     *ignored(Field("cluster_id", STRING, nullable=0), Field("voter_id", INT32), Field("voter_directory_id", UUID)),
     into=RemoveRaftVoterRequest,
 )
-RESPONSE = Struct(THROTTLE_TIME, *FAILURE)  # of those that change brokers and voters
+RESPONSE = Struct(THROTTLE_TIME, *FAILURE)  # response of the APIs that change brokers and voters
 failed = refused(ControllerResponse)

@@ -98,9 +98,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 def _versions_request(
     *, software_name: str, software_version: str, cluster_id: str | None, node_id: int, version: int
 ) -> ApiVersionsRequest:
-    """Build the request; mark a malformed name or version of the client's software as an error to answer.
+    """Build the request; set `error` if the client's software name or version is malformed.
 
-    An expected cluster is sent with the expected node, or neither.
+    It is also set if only one of the expected broker's cluster and node is given.
     """
     is_named = version < _FIRST_WITH_SOFTWARE or (
         _SOFTWARE.fullmatch(software_name) and _SOFTWARE.fullmatch(software_version)
@@ -116,7 +116,7 @@ def _versions_request(
 
 
 def _supported(response: ApiVersionsResponse, _: Any, version: int) -> tuple[FeatureRange, ...]:
-    """Return the features; version 3 cannot name those that are supported from level 0 on (KAFKA-17011)."""
+    """Return the features; version 3 cannot carry features supported from level 0 on (KAFKA-17011)."""
     lowest = 0 if version >= _FIRST_WITH_FEATURES_FROM_ZERO else 1
     return tuple([feature for feature in response.features if feature.first >= lowest])
 

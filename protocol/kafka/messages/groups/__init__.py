@@ -1,1 +1,1 @@
-"""Groups: one module per kind of group, their offsets, and what tools ask."""
+"""Groups: one module per kind of group, committed offsets, and administration."""

@@ -1,6 +1,6 @@
 """FindCoordinator (0 to 6), JoinGroup (0 to 9), SyncGroup (0 to 5), Heartbeat (0 to 4), LeaveGroup (0 to 5).
 
-A member's metadata and assignment are copied out of the frame: a group keeps them for as long as it lives.
+A member's metadata and assignment are copied out of the frame, because the group keeps them.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def _instance(version: int) -> Field:
 
 
 def _first(attribute: str) -> Callable[..., Any]:
-    """Return what gets an attribute of the only coordinator, in versions that ask for one."""
+    """Return a getter for an attribute of the only coordinator, for versions that request one."""
     get = attrgetter(attribute)
     return lambda response, *_: get(response.coordinators[0])
 
@@ -90,7 +90,7 @@ failed_find = refused_each(FindCoordinatorResponse, "coordinators", CoordinatorL
 def _join_request(
     *, session_timeout_ms: int, rebalance_timeout_ms: int, version: int, **others: Any
 ) -> JoinGroupRequest:
-    """In version 0 a rebalance may take as long as a session."""
+    """Build the request; in version 0, the session timeout is also the rebalance timeout."""
     has_both = version >= _FIRST_JOIN_WITH_REBALANCE_TIMEOUT
     return JoinGroupRequest(
         session_timeout_ms=session_timeout_ms,
@@ -131,7 +131,7 @@ failed_join = refused(JoinGroupResponse, "member_id")
 
 
 def _sync_request(*, version: int, **fields: Any) -> SyncGroupRequest:
-    """Raise InvalidRequestError where a client does not name the protocol that it takes for the group's (KIP-559)."""
+    """Build the request. Raises InvalidRequestError if it lacks the group's protocol type or name (KIP-559)."""
     request = SyncGroupRequest(**fields)
     if version >= _FIRST_SYNC_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         raise InvalidRequestError(
@@ -167,7 +167,7 @@ failed_heartbeat = refused(HeartbeatResponse)
 
 
 def _leave_error(response: LeaveGroupResponse, _: LeaveGroupRequest, version: int) -> ErrorCode:
-    """Return the error of the whole; of the only member in versions that have no other place for it."""
+    """Return the error of the whole request, or of the only member in versions without a field for that."""
     if version < _FIRST_LEAVE_OF_SEVERAL and response.error is ErrorCode.NONE and response.members:
         return response.members[0].error
     return response.error

@@ -25,7 +25,7 @@ class TopicPartitions(Value, frozen=True, kw_only=True, gc=False):
 class ConsumerGroupHeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
     """Join a group (epoch 0), keep the membership, or leave (epoch -1, a static member for a restart -2).
 
-    None, and -1 for the timeout, stand for "as before". `owned`: the partitions that the member has now.
+    None, and -1 for the timeout, mean "unchanged". `owned`: the partitions that the member has now.
     """
 
     api: ClassVar[str] = "consumer_group_heartbeat"
@@ -48,7 +48,7 @@ class AssignedPartitions(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ConsumerGroupHeartbeatResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The member's epoch, and its assignment if that changed or was requested; or why there is no membership."""
+    """The member's epoch, and its assignment if that changed or was requested; or why it is not a member."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

@@ -1,7 +1,7 @@
 """OffsetCommit (2 to 10), OffsetFetch (1 to 10), OffsetDelete (0): a group's offsets.
 
 From version 10 on OffsetCommit and OffsetFetch name topics by id alone; the reply repeats the ids of the request.
-OffsetFetch asks for one group, from version 8 on for several.
+OffsetFetch requests one group, from version 8 on several.
 """
 
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ COMMIT_RESPONSE = Struct(
                 "partitions",
                 array(
                     Field("partition_index", INT32, attr="partition"),
-                    # what older clients know for a group that is gone
+                    # the error older clients know for a deleted group
                     Field(
                         "error_code",
                         ERROR,
@@ -147,7 +147,7 @@ failed_commit = refused_partitions(OffsetCommitResponse, CommittedPartition)
 
 
 class _Answer(NamedTuple):
-    """A group's offsets with the partitions that were asked for: what names the topics of a reply by id."""
+    """A group's offsets and the requested partitions, which name the topics of a reply by id."""
 
     group: str
     partitions: Sequence[FetchedOffset]
@@ -164,7 +164,7 @@ def _fetch_request(
 
 
 def _answers(response: OffsetFetchResponse, request: OffsetFetchRequest, version: int) -> Sequence[Any]:
-    """Return the groups of a reply. Of all offsets, those of topics that are gone have no id, and are left out."""
+    """Return the groups of a reply. If all offsets were requested, deleted topics, which have no id, are omitted."""
     if version < _FIRST_WITH_TOPIC_ID:
         return response.groups
     answers = []
@@ -182,7 +182,7 @@ _FAILED_OFFSETS = Outcomes("partitions", FetchedOffset, "topic", "partition")
 
 
 def _only_offsets(response: OffsetFetchResponse, request: OffsetFetchRequest, version: int) -> Sequence[FetchedOffset]:
-    """Return the offsets of the only group. Version 1 has no place for its error but each of them."""
+    """Return the offsets of the only group. Version 1 reports the group's error in each of them."""
     (fetched,), (requested,) = response.groups, request.groups
     if version >= _FIRST_FETCH_WITH_GROUP_ERROR or fetched.error is ErrorCode.NONE:
         return fetched.partitions
@@ -198,7 +198,7 @@ def _requested_of(answer: _Answer, _: OffsetFetchRequest) -> Sequence[Any]:
 
 
 def _offsets(first_with_epoch: int) -> Flat:
-    """Return the topics of a reply."""
+    """Return the field list for the topics of a reply."""
     return flat(
         _TOPIC_NAME,
         _TOPIC_ID,

@@ -28,14 +28,14 @@ class KeyValue(Value, frozen=True, kw_only=True, gc=False):
 
 
 class Endpoint(Value, frozen=True, kw_only=True, gc=False):
-    """Where an application answers interactive queries."""
+    """The address at which an application answers interactive queries."""
 
     host: str
     port: int
 
 
 class InternalTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic that an application creates. `partitions` and `replication_factor` 0: left to the broker."""
+    """A topic that an application creates. `partitions` and `replication_factor`: 0 leaves the choice to the broker."""
 
     topic: str
     partitions: int = 0
@@ -52,7 +52,7 @@ class CopartitionGroup(Value, frozen=True, kw_only=True, gc=False):
 
 
 class Subtopology(Value, frozen=True, kw_only=True, gc=False):
-    """A part of a topology whose tasks share state: the topics that it reads, and those that it creates."""
+    """A part of a topology whose tasks share state: the topics it reads and the topics it creates."""
 
     subtopology_id: str
     sources: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Subtopology(Value, frozen=True, kw_only=True, gc=False):
 
 
 class Topology(Value, frozen=True, kw_only=True, gc=False):
-    """The topology of an application; `epoch` says which one it is."""
+    """The topology of an application; `epoch` is its version."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
@@ -88,7 +88,7 @@ class TaskOffset(Value, frozen=True, kw_only=True, gc=False):
 class StreamsGroupHeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
     """Join a group (epoch 0), keep the membership, or leave (epoch -1, a static member for a restart -2).
 
-    None, and -1 for the timeout, stand for "as before". `active`, `standby`, `warmup`: the tasks the member has now.
+    None, and -1 for the timeout, mean "unchanged". `active`, `standby`, `warmup`: the tasks the member has now.
     """
 
     api: ClassVar[str] = "streams_group_heartbeat"
@@ -134,9 +134,9 @@ class EndpointPartitions(Value, frozen=True, kw_only=True, gc=False):
 
 
 class StreamsGroupHeartbeatResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The member's epoch, and its tasks if they changed or were requested; or why there is no membership.
+    """The member's epoch, and its tasks if they changed or were requested; or why it is not a member.
 
-    `endpoints`: None where the member's `endpoint_epoch` is current.
+    `endpoints`: None if the member's `endpoint_epoch` is current.
     """
 
     error: ErrorCode = ErrorCode.NONE

@@ -1,7 +1,7 @@
 """StreamsGroupDescribe (0 and 1), StreamsGroupTopologyDescriptionUpdate (0).
 
-Streams groups with their topology, members and tasks (KIP-1071), and what a plugin of the broker keeps about topologies
-(KIP-1331).
+Streams groups with their topology, members and tasks (KIP-1071), and the topology descriptions kept by a plugin of the
+broker (KIP-1331).
 """
 
 from typing import ClassVar
@@ -143,7 +143,7 @@ class AuthorizedStreamsGroup(DescribedStreamsGroup, frozen=True, kw_only=True, g
 
 
 class StreamsGroupTopologyDescriptionUpdateRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Give the description of a topology to the plugin that keeps it."""
+    """Pass the description of a topology to the plugin that keeps it."""
 
     api: ClassVar[str] = "streams_group_topology_description_update"
     group: str

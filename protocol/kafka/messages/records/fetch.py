@@ -1,9 +1,9 @@
 """Fetch, versions 4 to 18.
 
 Invariants:
-1. Of the records of a reply nothing but their len() is used; they stay apart from the bytes around them.
-2. A reply to a request by topic ids names the ids of the request, or of its session, whatever became of the topics
-   meanwhile.
+1. Only the len() of a reply's records is used; they are kept apart from the bytes around them.
+2. A reply to a request by topic ids repeats the ids of the request or its session, even if the topics have been deleted
+   since.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,14 +62,14 @@ class KafkaFetchPartition(FetchPartition, frozen=True, kw_only=True, gc=False):
 
 
 class FetchingReplica(NamedTuple):
-    """The broker that fetches, -1 for a consumer, and its epoch, -1 if the version has none (KIP-903)."""
+    """The fetching broker, -1 for a consumer, and its epoch, -1 if the version has none (KIP-903)."""
 
     broker: int
     epoch: int = -1
 
 
 CONSUMER = FetchingReplica(-1)
-#: The replica id of tools, and of the controller, that ask whoever has a log (FetchRequest.DEBUGGING_CONSUMER_ID).
+#: The replica id of tools and the controller, which may read from any replica (FetchRequest.DEBUGGING_CONSUMER_ID).
 DEBUGGER = -2
 
 
@@ -106,13 +106,13 @@ class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
 
 
 class RedirectedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
-    """A partition without records, which the consumer should read from a follower that is nearer to it (KIP-392)."""
+    """A partition without records; the consumer should read it from a nearer follower (KIP-392)."""
 
     preferred_replica: int
 
 
 class FetchLedElsewhere(FetchedPartition, frozen=True, kw_only=True, gc=False):
-    """A partition that another broker leads, or in another epoch; see `ProduceLedElsewhere`."""
+    """A partition led by another broker, or in another epoch; see `ProduceLedElsewhere`."""
 
     leader_id: int
     leader_epoch: int
@@ -145,8 +145,8 @@ class PeerFetchResponse(Value, frozen=True, kw_only=True, gc=False):
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
     """A fetch response with an error for the session or the whole request.
 
-    `requested` lists the partitions to which `partitions` correspond if they are a session's and not the request's.
-    `nodes` has the addresses of the leaders that they name.
+    `requested` lists the partitions that `partitions` correspond to, if these come from a session and not the request.
+    `nodes` has the addresses of the leaders named in `partitions`.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -243,7 +243,7 @@ REQUEST = Struct(
 
 
 def _error(response: Any, *_: Any) -> int:
-    """Return the error of the whole, which only an answer about sessions has."""
+    """Return the error of the whole request, which only responses that can carry session errors have."""
     return getattr(response, "error", ErrorCode.NONE)
 
 
@@ -282,7 +282,7 @@ RESPONSE = Struct(
                 "partitions",
                 array(
                     Field("partition_index", INT32, attr="partition"),
-                    # the older clients do not know the storage error, and would give up
+                    # older clients do not know the storage error and would give up
                     Field(
                         "error_code",
                         ERROR,
@@ -333,5 +333,5 @@ RESPONSE = Struct(
     node_endpoints(16),
     into=PeerFetchResponse,
 )
-# versions without an error of their own report it by partition
+# versions without a top-level error report it for each partition
 failed = refused_partitions(KafkaFetchResponse, FetchedPartition, also_whole=True, aborted_transactions=())

@@ -1,4 +1,4 @@
-"""ListOffsets (1 to 11), OffsetForLeaderEpoch (2 to 4), DeleteRecords (0 to 2): questions and orders about offsets."""
+"""ListOffsets (1 to 11), OffsetForLeaderEpoch (2 to 4), DeleteRecords (0 to 2)."""
 
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from warmlog.protocol.kafka.messages.common import (
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
 from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
-# ListOffsets timestamps for tiered storage, and their result without it.
+# ListOffsets timestamps for tiered storage, and their results without it.
 EARLIEST_LOCAL_TIMESTAMP = -4  # first offset on local disk: the log start offset
 LATEST_TIERED_TIMESTAMP = -5  # last offset in remote storage: none
 EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # first offset not yet uploaded: none
@@ -107,7 +107,7 @@ class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[DeletedRecords, ...]
 
 
-# The special times of ListOffsets that came after the first two, and the first version of each. Source: ReplicaManager.
+# The later special timestamps of ListOffsets, and the first version of each. Source: ReplicaManager.
 FIRST_WITH_TIME = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
@@ -123,7 +123,7 @@ def _list_request(*, partitions: tuple[KafkaOffsetQuery, ...], version: int, **o
 
 
 def _judged(query: KafkaOffsetQuery, version: int) -> KafkaOffsetQuery:
-    """Return a query with an error where its special time has no meaning in the version."""
+    """Return the query, with an error if the version does not have its special timestamp."""
     first = FIRST_WITH_TIME.get(query.timestamp, version + 1)
     if query.timestamp >= EARLIEST_TIMESTAMP or version >= first:
         return query

@@ -1,4 +1,4 @@
-"""Produce, versions 3 to 13 (0 to 2 are advertised and not served, see `api.py`).
+"""Produce, versions 3 to 13 (0 to 2 are advertised but not served, see `api.py`).
 
 The records of a request are views of its frame.
 """
@@ -41,19 +41,19 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_one_batch_each(self) -> bool:
-        """Kafka's clients send one batch to a partition; several at once are refused."""
+        """Kafka's clients send one batch per partition; a request with several is refused."""
         return True
 
 
 class ProduceLedElsewhere(ProducedPartition, frozen=True, kw_only=True, gc=False):
-    """A partition that another broker leads. Clients need not ask for metadata to find it (KIP-951)."""
+    """A partition led by another broker, which clients learn without a metadata request (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class KafkaProduceResponse(ProduceResponse, frozen=True, kw_only=True, gc=False):
-    """A produce response with the addresses of the leaders that it names."""
+    """A produce response, with the addresses of the leaders it names."""
 
     nodes: tuple[KafkaBrokerMetadata, ...]
 

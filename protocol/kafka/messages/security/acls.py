@@ -50,7 +50,7 @@ def _described(**fields: Any) -> DescribeAclsRequest:
 
 
 class _Resource:
-    """A pattern, and its ACLs."""
+    """A resource pattern and its ACLs."""
 
     __slots__ = ("acls", "name", "pattern", "resource_type")
 
@@ -60,7 +60,7 @@ class _Resource:
 
 
 def _by_pattern(response: DescribeAclsResponse, *_: Any) -> list[_Resource]:
-    """Return the ACLs of each pattern."""
+    """Group the ACLs by resource pattern."""
     return [_Resource(list(acls)) for _, acls in groupby(response.acls, _pattern_of)]
 
 

@@ -40,7 +40,7 @@ class SaslAuthenticateRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class SaslAuthenticateResponse(Failure, frozen=True, kw_only=True, gc=False):
-    """The answer of the mechanism, and for how long a complete login is valid; 0 for ever."""
+    """The mechanism's answer, and how long a completed login is valid; 0 means forever."""
 
     auth_bytes: bytes = b""
     session_lifetime_ms: int = 0
@@ -62,25 +62,25 @@ class _WithHmac(Value, frozen=True, kw_only=True, gc=False):
     hmac: bytes
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(...)"  # who knows the hmac can log in
+        return f"{type(self).__name__}(...)"  # anyone who knows the hmac can log in
 
 
 class RenewDelegationTokenRequest(_WithHmac, frozen=True, kw_only=True, gc=False):
-    """Let a delegation token expire later. `period_ms`: -1 for the broker's."""
+    """Extend the expiry of a delegation token. `period_ms`: -1 for the broker's default."""
 
     api: ClassVar[str] = "renew_delegation_token"
     period_ms: int = -1
 
 
 class ExpireDelegationTokenRequest(_WithHmac, frozen=True, kw_only=True, gc=False):
-    """Let a delegation token expire after a time, at once if that is negative."""
+    """Let a delegation token expire after a period, immediately if that is negative."""
 
     api: ClassVar[str] = "expire_delegation_token"
     period_ms: int = -1
 
 
 class DescribeDelegationTokenRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List delegation tokens, of these owners only if there are any; None for all."""
+    """List the delegation tokens of these owners; None for all."""
 
     api: ClassVar[str] = "describe_delegation_token"
     owners: tuple[Named, ...] | None = None
@@ -110,7 +110,7 @@ class TokenExpiryResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribedToken(Value, frozen=True, kw_only=True, gc=False):
-    """A token."""
+    """A delegation token and its owner."""
 
     owner: Named
     requester: Named

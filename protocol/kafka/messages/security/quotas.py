@@ -18,7 +18,7 @@ class QuotaFilter(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribeClientQuotasRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List the quotas of the entities that match all filters; with `strict`, of those that have no other types."""
+    """List the quotas of entities that match all filters; with `strict`, only entities without further types."""
 
     api: ClassVar[str] = "describe_client_quotas"
     filters: tuple[QuotaFilter, ...]
@@ -54,7 +54,7 @@ class QuotaAlteration(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterClientQuotasRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Set and remove quotas, or with `validate_only` only check whether that is possible."""
+    """Set and remove quotas; with `validate_only`, only validate the changes."""
 
     api: ClassVar[str] = "alter_client_quotas"
     alterations: tuple[QuotaAlteration, ...]

@@ -1,1 +1,1 @@
-"""Messages of share groups (KIP-932), by family: `state.py` has those between brokers that keep the delivery state."""
+"""Messages of share groups (KIP-932), by family; brokers exchange those of `state.py` to store the delivery state."""

@@ -1,6 +1,6 @@
 """ShareFetch, ShareAcknowledge (1 and 2).
 
-A request names topics by id alone, and its response repeats those ids: values have the id and no name.
+Requests and responses name topics by id alone, so values have the id and no name.
 """
 
 from collections.abc import Sized
@@ -37,14 +37,14 @@ from warmlog.protocol.kafka.messages.common import (
 from warmlog.protocol.request import Value
 
 _NO_RECORDS = memoryview(b"")
-#: How strictly a fetch is bound by its number of records (KIP-1206): whole batches may be acquired, or not one more.
+#: How a fetch applies its record limit (KIP-1206): whole batches may exceed it, or it is never exceeded.
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
-#: What a member has done with a record. GAP: there is none at that offset. RENEW: its lock begins again (KIP-1222).
+#: A member's verdict on a record. GAP: no record has that offset. RENEW: restart its lock (KIP-1222).
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 
 class AcknowledgedRange(Value, frozen=True, kw_only=True, gc=False):
-    """Acknowledged offsets, both inclusive; `types` has one for all of them, or one for each."""
+    """A range of acknowledged offsets, inclusive; `types` has one entry for all of them, or one for each."""
 
     first_offset: int
     last_offset: int
@@ -69,7 +69,7 @@ class ForgottenSharePartitions(Value, frozen=True, kw_only=True, gc=False):
 class ShareFetchRequest(Value, frozen=True, kw_only=True, gc=False):
     """Acquire records in a share session, and acknowledge records acquired before.
 
-    `epoch`: 0 opens a session, -1 closes it. `partitions`: to add to the session, or with acknowledgements.
+    `epoch`: 0 opens a session, -1 closes it. `partitions`: partitions to add to the session, or with acknowledgements.
     """
 
     api: ClassVar[str] = "share_fetch"
@@ -89,7 +89,7 @@ class ShareFetchRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AcquiredRange(Value, frozen=True, kw_only=True, gc=False):
-    """Offsets that the member holds now, both inclusive, and how often they have been delivered."""
+    """A range of offsets the member now holds, inclusive, and their delivery count."""
 
     first_offset: int
     last_offset: int
@@ -97,7 +97,7 @@ class AcquiredRange(Value, frozen=True, kw_only=True, gc=False):
 
 
 class SharedPartition(Value, frozen=True, kw_only=True, gc=False):
-    """Records of a partition, of which the member holds those in `acquired`, and the result of acknowledgements.
+    """Records of a partition (the member holds only those in `acquired`), and the result of acknowledgements.
 
     `leader_id` and `leader_epoch` are the current leader's if this broker is not, else -1.
     """

@@ -22,7 +22,7 @@ from warmlog.protocol.request import Value
 
 
 class ShareGroupHeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Join a share group (epoch 0), keep the membership, or leave (epoch -1). None stands for "as before"."""
+    """Join a share group (epoch 0), keep the membership, or leave (epoch -1). None means "unchanged"."""
 
     api: ClassVar[str] = "share_group_heartbeat"
     group: str
@@ -33,7 +33,7 @@ class ShareGroupHeartbeatRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ShareGroupHeartbeatResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The member's epoch, and its assignment if that changed or was requested; or why there is no membership."""
+    """The member's epoch, and its assignment if that changed or was requested; or why it is not a member."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

@@ -19,7 +19,7 @@ class NumberedPartitions(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ShareOffsetsGroup(Value, frozen=True, kw_only=True, gc=False):
-    """A group whose offsets are to be described; `topics` is None for all of them."""
+    """A group whose start offsets to describe; `topics` is None for all topics."""
 
     group: str
     topics: tuple[NumberedPartitions, ...] | None = None
@@ -67,7 +67,7 @@ class DescribeShareGroupOffsetsResponse(Value, frozen=True, kw_only=True, gc=Fal
 
 
 class NewStartOffset(Value, frozen=True, kw_only=True, gc=False):
-    """A partition with the offset at which a group is to start."""
+    """A partition and the offset at which the group should start."""
 
     partition: int
     start_offset: int
@@ -105,7 +105,7 @@ class TopicOutcomes(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AlterShareGroupOffsetsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One result per partition, or why nothing was done."""
+    """One result per partition, or why nothing was changed."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -130,7 +130,7 @@ class TopicOutcome(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DeleteShareGroupOffsetsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One result per topic, or why nothing was done."""
+    """One result per topic, or why nothing was deleted."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

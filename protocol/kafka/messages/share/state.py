@@ -1,7 +1,7 @@
-"""InitializeShareGroupState to ReadShareGroupStateSummary (83 to 87): delivery state of share-partitions, of brokers.
+"""InitializeShareGroupState to ReadShareGroupStateSummary (API keys 83 to 87), sent by brokers.
 
-A share-partition is a partition as one share group consumes it. The state epoch rises when the group's offset is set
-again, the leader epoch with each leader of the partition. A start offset of -1 is not known.
+A share-partition is a partition as consumed by one share group. Its state epoch rises when the group's offsets are
+reset, its leader epoch with each new leader of the partition. A start offset of -1 means unknown.
 """
 
 from typing import ClassVar, NamedTuple
@@ -17,7 +17,7 @@ UNKNOWN_COUNT = -1
 
 
 class StateBatch(NamedTuple):
-    """Offsets with the same state, both ends included.
+    """A range of offsets with the same state, inclusive.
 
     `state`: 0 available, 2 acknowledged, 4 archived; 1, acquired, is never stored. `deliveries`: attempts so far.
     """
@@ -29,7 +29,7 @@ class StateBatch(NamedTuple):
 
 
 class SharePartitionToInitialize(Value, frozen=True, kw_only=True, gc=False):
-    """A share-partition that is to start at an offset. Topic ids are 16 bytes, here and below."""
+    """A share-partition and its start offset. Topic ids are 16 bytes, here and below."""
 
     topic_id: bytes
     partition: int
@@ -38,7 +38,7 @@ class SharePartitionToInitialize(Value, frozen=True, kw_only=True, gc=False):
 
 
 class InitializeShareGroupStateRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Set the first state of share-partitions of a group, or replace their state under a higher epoch."""
+    """Set the initial state of share-partitions of a group, or replace their state under a higher epoch."""
 
     api: ClassVar[str] = "initialize_share_group_state"
     group: str
@@ -46,7 +46,7 @@ class InitializeShareGroupStateRequest(Value, frozen=True, kw_only=True, gc=Fals
 
 
 class SharePartitionInEpoch(Value, frozen=True, kw_only=True, gc=False):
-    """A share-partition, with the leader epoch of its partition that the sender knows."""
+    """A share-partition, with the leader epoch known to the sender."""
 
     topic_id: bytes
     partition: int
@@ -54,7 +54,7 @@ class SharePartitionInEpoch(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ReadShareGroupStateRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Read the state of share-partitions. A higher leader epoch fences writes of earlier leaders from then on."""
+    """Read the state of share-partitions. A higher leader epoch fences later writes of earlier leaders."""
 
     api: ClassVar[str] = "read_share_group_state"
     group: str
@@ -100,7 +100,7 @@ class DeleteShareGroupStateRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ReadShareGroupStateSummaryRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Read the state of share-partitions without its batches, and without fencing anything."""
+    """Read the state of share-partitions without its batches, and without fencing."""
 
     api: ClassVar[str] = "read_share_group_state_summary"
     group: str

@@ -1,1 +1,1 @@
-"""Topics and partitions: which there are, where they are, and changes of both."""
+"""Topics and partitions: metadata, creation and deletion, assignment to brokers and log directories."""

@@ -36,7 +36,7 @@ class PartitionResult(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ElectLeadersResponse(Value, frozen=True, kw_only=True, gc=False):
-    """One entry per partition of the request; if it was for all, those whose election failed."""
+    """One entry per requested partition; if all were requested, only those whose election failed."""
 
     partitions: tuple[PartitionResult, ...] = ()
     error: ErrorCode = ErrorCode.NONE
@@ -92,7 +92,7 @@ class ListPartitionReassignmentsResponse(Value, frozen=True, kw_only=True, gc=Fa
     message: str | None = None
 
 
-_TIMEOUT = replace(TIMEOUT, default=60_000, attr=None)  # a single node answers at once
+_TIMEOUT = replace(TIMEOUT, default=60_000, attr=None)  # a single node answers immediately
 _TOPIC = Field("name", STRING, attr="topic")
 _PARTITION = Field("partition_index", INT32, attr="partition")
 
@@ -119,7 +119,7 @@ ELECT_RESPONSE = Struct(
         attr="partitions",
     ),
 )
-# version 0 has the error in its entries alone
+# version 0 reports errors only in its entries
 failed_elect = refused_partitions(ElectLeadersResponse, PartitionResult, also_whole=True)
 
 

@@ -101,7 +101,7 @@ def _new_topic(*, configs: tuple[tuple[str, str | None], ...], **fields: Any) ->
 
 
 def _if_created(attribute: str, default: Any) -> Callable[..., Any]:
-    """Return what gets an attribute of a topic that was created; a plain CreatedTopic may lack it."""
+    """Return a getter for an attribute of a created topic; a plain CreatedTopic may lack it."""
 
     def get(topic: CreatedTopic, *_: Any) -> Any:
         return getattr(topic, attribute, default) if topic.error is ErrorCode.NONE else -1
@@ -138,7 +138,7 @@ CREATE_REQUEST = Struct(
 
 
 def _each_once(response: Any, *_: Any) -> list[Any]:
-    """Return one outcome of each name: of one that stands twice in the request, both are the same error."""
+    """Return one outcome per name; a name that the request repeats has the same error for each."""
     outcomes: dict[str, Any] = {}
     for topic in response.topics:
         outcomes.setdefault(topic.name, topic)
@@ -188,7 +188,7 @@ failed_create = refused_each(CreateTopicsResponse, "topics", CreatedTopic, "name
 
 
 class _Deleted(NamedTuple):
-    """The outcome for one topic; one that was asked for by an unknown id is named by that id alone."""
+    """The outcome for one topic; a topic requested by an unknown id is named by that id alone."""
 
     name: str | None
     topic_id: bytes
@@ -197,7 +197,7 @@ class _Deleted(NamedTuple):
 
 
 def _to_delete(name: str | None, topic_id: bytes, topic: str) -> tuple[str | None, bytes]:
-    """Return the topic's name and id; no name for both a name and an id, which may not mean the same topic."""
+    """Return the topic's name and id; no name if the request has both, which might not refer to the same topic."""
     if topic_id == NO_TOPIC_ID:
         return name, topic_id
     return (topic if name is None else None), topic_id
@@ -215,7 +215,7 @@ def _delete_request(
 
 
 def _deleted(response: DeleteTopicsResponse, request: KafkaDeleteTopicsRequest, _: int) -> list[_Deleted]:
-    """Return one outcome of each name, and of each unknown id."""
+    """Return one outcome per name and per unknown id."""
     outcomes: dict[str | bytes, _Deleted] = {}
     for topic_id, topic in zip(request.topic_ids, response.topics, strict=True):
         if topic.name == UNKNOWN_TOPIC_NAME and topic_id != NO_TOPIC_ID:

@@ -1,7 +1,7 @@
-"""Metadata (0 to 13) and DescribeTopicPartitions (0): which topics there are, and where.
+"""Metadata (0 to 13) and DescribeTopicPartitions (0).
 
-Up to version 0 of Metadata an empty list asks for all topics, later null does. Topics may be asked for by id from
-version 12 on; versions 10 and 11 have the field, and such a request is refused there.
+In version 0 of Metadata an empty list requests all topics, in later ones null does. Topics may be requested by id from
+version 12 on; versions 10 and 11 have the field, but such requests are refused.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from warmlog.protocol.response import BrokerMetadata, ErrorResponse, MetadataRes
 
 
 class KafkaPartitionMetadata(PartitionMetadata, frozen=True, kw_only=True, gc=False):
-    """A partition with what only Kafka's protocol has: the replicas on brokers that are not alive."""
+    """A partition with a field specific to Kafka's protocol: the replicas on brokers that are not alive."""
 
     offline: tuple[int, ...] = ()
 
@@ -92,7 +92,7 @@ _FIRST_WITH_TOPIC_ID = 12
 
 
 class _RequestedTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic that is asked for: `topic` is the name that its id has now."""
+    """A requested topic; `topic` is the current name of its id."""
 
     name: str | None
     topic_id: bytes = NO_TOPIC_ID
@@ -124,7 +124,7 @@ def _request(*, topics: tuple[_RequestedTopic, ...] | None, version: int, **wish
 
 
 def _name(topic: TopicMetadata, *_: Any) -> str | None:
-    """Return None for a topic that was asked for by an unknown id: it is named by that id alone."""
+    """Return the topic's name; None if it was requested by an unknown id, which then names it alone."""
     is_unknown = topic.name == UNKNOWN_TOPIC_NAME and topic.error is ErrorCode.UNKNOWN_TOPIC_ID
     return None if is_unknown else topic.name
 
@@ -152,7 +152,7 @@ def _cluster_operations(response: MetadataResponse, request: KafkaMetadataReques
 
 
 def _offline(partition: PartitionMetadata, *_: Any) -> tuple[int, ...]:
-    """Return the replicas that are offline: all of them, if the only one cannot be served."""
+    """Return the offline replicas; the only replica counts as offline if the partition has no leader."""
     if isinstance(partition, KafkaPartitionMetadata) and partition.offline:
         return partition.offline
     return partition.replicas if partition.leader < 0 and len(partition.replicas) == 1 else ()
@@ -189,7 +189,7 @@ _OFFLINE_REPLICAS = Field("offline_replicas", Array(INT32), default=(), attr=Non
 
 
 def _topic(*, name: str, topic_id: bytes = NO_TOPIC_ID, topic: str = "", **fields: Any) -> TopicMetadata:
-    """Build the metadata of a topic that a broker has sent."""
+    """Build the metadata of a topic received from a broker."""
     text = None if topic_id == NO_TOPIC_ID else topic_id_text(topic_id)
     return TopicMetadata(name=name or topic, topic_id=text, **fields)
 

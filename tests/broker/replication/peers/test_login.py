@@ -88,7 +88,7 @@ async def test_a_broker_logs_in_with_a_token_from_a_file(tmp_path: Path) -> None
             await ask(broker, login)
             for text, why in (
                 (issuer.token(iss="https://other"), "invalid_token"),
-                ("no token", "a token has letters, digits"),
+                ("no token", "a token may contain only letters, digits"),
                 ("", r"warmlog\.mirror\.token\.file: .* is empty"),
             ):
                 token.write_text(text)
