@@ -1,4 +1,4 @@
-"""Records of topics as Arrow record batches, for DuckDB, Polars, pandas and whatever else takes them.
+"""Records of topics as Arrow record batches, for DuckDB, Polars, pandas and other libraries that read Arrow.
 
 import duckdb, warmlog.arrow
 orders = warmlog.arrow.scan("orders", path="data", columns=["offset", "value"])
@@ -27,19 +27,19 @@ def scan(
     columns: Iterable[str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> "pa.RecordBatchReader":
-    """Return a reader of the records that a topic has now, of one partition after the other in order of offsets.
+    """Return a reader of the records now in a topic, one partition after the other, in order of offsets.
 
     `topic`: one, or several separated by commas; None if the options have `assign` or `subscribePattern`.
 
-    Batches are read when they are asked for, and have some megabytes. Columns that are left out are not decoded.
+    Batches of a few megabytes are read on demand. Omitted columns are not decoded.
 
-    `path`: a data directory, of warmlog, Kafka or a mirror, or several separated by commas. `bootstrap`: `host:port` of
-    a broker's native listener, read from unless there is a path. `columns`: of key, value, topic, partition, offset,
-    timestamp, timestampType and headers; all by default. `options`: of the data source, such as startingTimestamp,
-    endingOffsets or isolationLevel, by their names in `docs/pipeline/source.md`.
+    `path`: a data directory of warmlog, Kafka or a mirror, or several separated by commas. `bootstrap`: `host:port` of
+    a broker's native listener, used if there is no path. `columns`: any of key, value, topic, partition, offset,
+    timestamp, timestampType and headers; all by default. `options`: options of the data source, such as
+    startingTimestamp, endingOffsets or isolationLevel, named as in `docs/pipeline/source.md`.
 
-    Raises PipelineError, InspectError, OSError, if anything is wrong with the topic or the options; the reader raises
-    them for damage, or records that are deleted before they are read.
+    Raises PipelineError, InspectError, OSError for an invalid topic or option; the reader raises them for damage, or
+    for records that are deleted before they are read.
     """
     check_libraries("pyarrow", extra="lakehouse")
     import pyarrow as pa
@@ -54,7 +54,7 @@ def scan(
         given.setdefault("includeHeaders", "true")
     parsed = read_options(given)
     if not parsed.columns:
-        raise PipelineError("no columns: name one at least")
+        raise PipelineError("no columns: name at least one")
     plan = plan_batch(parsed, Bounds())
     return pa.RecordBatchReader.from_batches(arrow_schema(parsed.columns), _batches(plan.splits, parsed))
 

@@ -10,8 +10,8 @@
 
 1. Importing this module imports neither the broker nor trio: pytest loads the plugin in every run, whether or not a
    test uses it.
-2. The broker runs its own trio loop in its own thread, so a test may use asyncio, trio or no event loop.
-3. It is the broker that `warmlog serve` runs, with real files and sockets; nothing is faked.
+2. The broker runs a trio loop in its own thread, so a test may use asyncio, trio or no event loop.
+3. It is the same broker as in `warmlog serve`, with real files and sockets.
 """
 
 import shutil
@@ -47,8 +47,8 @@ class Broker:
     `data_dir`: directory of the logs, which replaces the first of `log.dirs`; by default that of the settings, else a
     temporary directory, removed at the end.
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
-    ignored, so that a test behaves the same everywhere. `kafka`, `native`, `http`: where to listen, "host:port"; by
-    default on a free port of 127.0.0.1. The setting `listeners` replaces the first two.
+    ignored, so that a test behaves the same everywhere. `kafka`, `native`, `http`: addresses of the listeners,
+    "host:port"; by default a free port of 127.0.0.1. The setting `listeners` replaces the first two.
 
     Entering raises what `warmlog serve` reports: SettingError (`warmlog.broker.settings.types`), StartError
     (`warmlog.broker.start_errors`).
@@ -90,7 +90,7 @@ class Broker:
         return self._addresses.http
 
     def address(self, listener: str) -> str:
-        """Return the address of a listener that the setting `listeners` names, "host:port". Raises KeyError."""
+        """Return the address, "host:port", of a listener named in the setting `listeners`. Raises KeyError."""
         return self._addresses.named[listener.lower()]
 
     @property
@@ -184,7 +184,7 @@ def _run(
     started: "Future[_Running]",
     ended: "Future[None]",
 ) -> None:
-    """Serve on a trio loop in this thread until asked to stop. Any error ends in one of the two futures."""
+    """Serve on a trio loop in this thread until stopped. Any error is set on one of the two futures."""
     import trio
 
     from warmlog.broker.app import serve
@@ -227,6 +227,6 @@ else:
 
     @pytest.fixture(scope="session")
     def warmlog_shared_broker() -> Iterator[Broker]:
-        """Provide one running broker for all tests of a run, which use topics of their own."""
+        """Provide one running broker for all tests of a run; each test should use its own topics."""
         with Broker() as broker:
             yield broker

@@ -1,6 +1,6 @@
 """The Python client: produce, consume and administer over the native protocol; on asyncio, on trio, or blocking.
 
-Start with `client` (what `connect` returns); `blocking` is the same from a plain thread. Below them: `producing`,
+Start with `client` (what `connect` returns); `blocking` offers the same to plain threads. Below them: `producing`,
 `consuming`, `groups`, `transactions`, and `connection` with cluster metadata. Depends on anyio and `protocol`, never
 on `broker`.
 """

@@ -15,7 +15,7 @@ from warmlog.protocol.response import CreatedTopic, MetadataResponse, TopicDescr
 
 
 class Administration:
-    """What an `AsyncClient` does besides producing and consuming. All methods raise WarmlogError."""
+    """The methods of `AsyncClient` other than producing and consuming. All of them raise WarmlogError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,11 +96,11 @@ class Administration:
     # -- mirrors --
 
     async def describe_mirror(self) -> DescribeMirrorResponse:
-        """Return what the broker mirrors, and how far the copies are. Raises WarmlogError."""
+        """Return the mirrored topics and the progress of their copies. Raises WarmlogError."""
         return await self._topics.describe_mirror()
 
     async def promote_topic(self, name: str) -> dict[int, int]:
-        """Stop mirroring a topic, and make it writable; return by partition where its own records begin.
+        """Stop mirroring a topic and make it writable; return by partition the offset at which its own records begin.
 
         Transactions that are open in it are aborted. Raises UnknownTopicError and other BrokerErrors.
         """
@@ -136,7 +136,7 @@ class Administration:
         await self._shares.alter_group(name, configs)
 
     async def reset_share_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Deliver records from these offsets on, by (topic, partition), as if none had been delivered before.
+        """Deliver records from these offsets on, by (topic, partition), as if for the first time.
 
         The group must not have members. Raises BrokerError.
         """

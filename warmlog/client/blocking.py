@@ -1,7 +1,7 @@
 """The blocking client, for programs without an event loop.
 
-An event loop in a thread of its own runs an `AsyncClient`. Passing a call between the threads costs about 100 µs, so
-records cross in lists, and the next list is in progress while the caller works on the last one.
+An event loop in its own thread runs an `AsyncClient`. Passing a call between the threads costs about 100 µs, so records
+are passed in lists, and the next list is prepared while the caller works on the last one.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from warmlog.protocol.transactions import DescribedTransaction, ListedTransactio
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Per call into the other thread; more records would hardly lower the cost per record.
+# Records per call into the other thread; more would hardly lower the cost per record.
 MAX_CHUNK_RECORDS = 2000
 # A source that takes longer for a chunk is slow: its records are sent without waiting for more.
 SLOW_CHUNK_S = 0.005
@@ -92,7 +92,7 @@ class Client:
 
     @contextmanager
     def _handing_off(self, producer: AsyncClient | Transaction, thread: ClientThread) -> Iterator[Handoff]:
-        """Yield a running queue; leaving the block hands over what is left in it, unless by an exception."""
+        """Yield a running queue; leaving the block, unless by an exception, hands over its remaining records."""
         handoff = self._portal.call(producer.handoff, thread)
         try:
             self._start(handoff.run)
@@ -130,7 +130,7 @@ class Client:
     ) -> BlockingDelivery:
         """Produce a record without waiting; the returned `BlockingDelivery` is like a future of the result.
 
-        The topic is created on first use, as for `produce`. An error that nobody asks a delivery for is raised by the
+        The topic is created on first use, as for `produce`. An error that is not read from a delivery is raised by the
         next `flush`. Raises BufferFullError if `buffer_bytes` are unacknowledged: `flush`, then repeat the call.
         """
         return self._handoff.put(topic, (content(value), content(key), headers, timestamp, partition))
@@ -169,7 +169,7 @@ class Client:
     def transaction(
         self, transactional_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> Iterator[BlockingTransaction]:
-        """Produce to several partitions, and commit a group's offsets, at once or not at all.
+        """Produce to several partitions and commit a group's offsets atomically.
 
         `with client.transaction("transfers") as transaction`. See `AsyncClient.transaction`.
         """
@@ -208,7 +208,7 @@ class Client:
         partition: int | None = None,
         max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S,
     ) -> tuple[OpenTransaction, ...]:
-        """Return transactions that no coordinator is going to end. See `AsyncClient.find_hanging_transactions`."""
+        """Return transactions that no coordinator will end. See `AsyncClient.find_hanging_transactions`."""
         find = self._client.find_hanging_transactions
         return self._call(find, topics, partition=partition, max_timeout_s=max_timeout_s)
 
@@ -231,7 +231,7 @@ class Client:
     ) -> Iterator[ConsumedRecord] | BlockingGroupStream:
         """Consume records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
 
-        Callbacks of a group run in another thread while the caller waits for the stream, and may use it.
+        Callbacks of a group run in another thread while the caller waits for the stream; they may use it.
         Without a group, the next records are fetched and decoded while the caller works on the last ones.
         """
         if group is None:
@@ -258,7 +258,7 @@ class Client:
                 yield batch
         finally:
             next_batch.cancel()
-            if self._running is not None:  # else the client was closed first, and has closed the stream
+            if self._running is not None:  # otherwise the client was closed first and has closed the stream
                 self._portal.call(stream.close)
 
     def share(
@@ -280,7 +280,7 @@ class Client:
         return BlockingShareStream(self._portal.call(share), self._call, self._start, auto_accept=auto_accept)
 
     def offsets(self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None) -> dict[int, int]:
-        """Return by partition the offset that a start stands for. See `AsyncClient.offsets`."""
+        """Return by partition the offset of a start position. See `AsyncClient.offsets`."""
         return self._call(self._client.offsets, topic, at, partitions=partitions)
 
     # -- topics --
@@ -341,7 +341,7 @@ class Client:
     # -- mirrors --
 
     def describe_mirror(self) -> DescribeMirrorResponse:
-        """Return what the broker mirrors, and how far the copies are."""
+        """Return the mirrored topics and the progress of their copies."""
         return self._call(self._client.describe_mirror)
 
     def promote_topic(self, name: str) -> dict[int, int]:
@@ -408,7 +408,7 @@ class Client:
 
 
 async def _call_soon() -> Callable[[Callable[[], object]], object]:
-    """Return a function by which another thread calls functions in this one."""
+    """Return a function that other threads use to call functions in this one."""
     return asyncio.get_running_loop().call_soon_threadsafe
 
 
@@ -427,7 +427,7 @@ async def _next_batch(stream: BatchStream) -> list[ConsumedRecord] | None:
 
 
 def _chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield the records in lists, longer ones the faster they arrive, so that a slow source is not delayed."""
+    """Yield the records in lists, which are longer the faster records arrive, so that a slow source is not delayed."""
     items, size = iter(records), 1
     while True:
         began_at = perf_counter()

@@ -1,4 +1,4 @@
-"""The async client that users see: `connect` and `AsyncClient`."""
+"""The public async client: `connect` and `AsyncClient`."""
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
@@ -124,8 +124,8 @@ class AsyncClient(Administration):
         tombstone. `headers`: a mapping or pairs.
         `timestamp`: ms since the epoch or a datetime, by default now. `partition`: by default the key's (as in Kafka's
         clients); records without a key stick to one partition per batch. The topic is created on first use if the
-        broker allows that. A cancelled call may still store the record. Raises WarmlogError if the record is not stored
-        or its fate is unknown; TypeError, ValueError for invalid arguments.
+        broker allows that. A cancelled call may still store the record. Raises WarmlogError if the record is not
+        stored, or if that is unknown; TypeError, ValueError for invalid arguments.
         """
         return await self._producer.produce(topic, Message(content(value), content(key), headers, timestamp, partition))
 
@@ -142,7 +142,7 @@ class AsyncClient(Administration):
         """Produce a record without waiting; the returned `Delivery` holds the result later.
 
         Arguments as for `produce`. The topic must be in the metadata cache: produce to it or call `topic` first. An
-        error that nobody reads from the `Delivery` is raised by the next `flush`. Raises BufferFullError if
+        error that is not read from the `Delivery` is raised by the next `flush`. Raises BufferFullError if
         `buffer_bytes` are unacknowledged.
         """
         return self._producer.produce_nowait(
@@ -160,13 +160,13 @@ class AsyncClient(Administration):
         """Produce many records as fast as they are acknowledged; return when all are.
 
         Each record is bytes (a value), a tuple (key, value) or a `Message`; an async iterable may also yield lists of
-        these. Raises the error of the first record that is not stored; others may be stored. `on_stored`: called again
-        and again with the number of records that have been acknowledged since the last call.
+        these. Raises the error of the first record that is not stored; others may be stored. `on_stored`: called
+        repeatedly with the number of records acknowledged since the last call.
         """
         return await self._producer.produce_many(topic, records, partition, on_stored)
 
     def handoff(self, thread: ClientThread) -> Handoff:
-        """Return a queue into the producer for other threads. `thread`: this one."""
+        """Return a queue into the producer for other threads. `thread`: the client's thread."""
         return Handoff(self._producer, self._cluster, self._settings.buffer_bytes, thread)
 
     async def flush(self) -> None:
@@ -178,13 +178,13 @@ class AsyncClient(Administration):
     def transaction(
         self, transactional_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> AbstractAsyncContextManager[Transaction]:
-        """Produce to several partitions, and commit a group's offsets, at once or not at all.
+        """Produce to several partitions and commit a group's offsets atomically.
 
         `async with client.transaction("transfers") as transaction`: leaving the block commits, leaving it by an
         exception aborts. Readers with `isolation="read_committed"` see all of a transaction or nothing. Another client
         that begins a transaction with the same id fences this one, which then gets ProducerFencedError: give each
-        running instance of a program an id of its own, the same after a restart. The broker aborts a transaction that
-        is open for longer than `timeout_s`.
+        running instance of a program its own id, and keep it across restarts. The broker aborts a transaction that is
+        open for longer than `timeout_s`.
 
         Entering raises RuntimeError if a transaction with this id is open in this client, ProducerFencedError and other
         WarmlogErrors; ValueError for an empty id.
@@ -201,8 +201,9 @@ class AsyncClient(Administration):
     ) -> tuple[ListedTransaction, ...]:
         """Return transactions sorted by transactional id: all, or those that match every filter.
 
-        `states`: such as "Ongoing". `min_duration_s`: only transactions that have been open for longer. `pattern`: a
-        regular expression that the whole id has to match. Raises ValueError for an unknown state, WarmlogError.
+        `states`: such as "Ongoing". `min_duration_s`: only transactions that have been open for longer than this.
+        `pattern`: a regular expression that the whole id has to match. Raises ValueError for an unknown state,
+        WarmlogError.
         """
         return await self._transaction_admin.select(states, producer_ids, min_duration_s, pattern)
 
@@ -221,7 +222,7 @@ class AsyncClient(Administration):
         partition: int | None = None,
         max_timeout_s: float = DEFAULT_MAX_TIMEOUT_S,
     ) -> tuple[OpenTransaction, ...]:
-        """Return transactions that are open in partitions and that no coordinator is going to end.
+        """Return transactions that are open in partitions and that no coordinator will end.
 
         `topics`: by default all. `max_timeout_s`: the broker's `transaction.max.timeout.ms`; a transaction whose
         producer has written within this time does not count. Raises WarmlogError.
@@ -231,7 +232,7 @@ class AsyncClient(Administration):
     async def abort_hanging_transaction(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
         """End a transaction that hangs in a partition from `start_offset` on; return it. Raises BrokerError.
 
-        Only for what `find_hanging_transactions` returns: no coordinator is asked.
+        The coordinator is not consulted: use it only for results of `find_hanging_transactions`.
         """
         return await self._transaction_admin.abort_hanging(topic, partition, start_offset)
 
@@ -252,10 +253,10 @@ class AsyncClient(Administration):
 
         `start`: "beginning", "end", an offset, a time (a datetime; local time without a zone), or a mapping from
         partition to offset. Options:
-        `partitions`: by default all, or those of that mapping.
+        `partitions`: by default all, or the keys of that mapping.
         `until_end`: stop at the log end as of opening the stream; otherwise wait for more records forever.
-        `out_of_range`: if the offset does not exist (any more), raise OffsetOutOfRangeError ("error"), or continue at
-        the "beginning" or the "end".
+        `out_of_range`: if the offset does not (or no longer) exist, raise OffsetOutOfRangeError ("error"), or continue
+        at the "beginning" or the "end".
         `isolation`: "read_uncommitted" or "read_committed".
         `auto_create`: whether to create a missing topic; by default unless `until_end`.
 
@@ -268,12 +269,13 @@ class AsyncClient(Administration):
         `auto_commit`: commit every `commit_interval_s`, before a rebalance and at the end; a record is processed when
         the next one is requested. Otherwise call the stream's `commit`.
         `group_protocol`: "consumer" (KIP-848), "classic", or "auto": consumer unless the group has classic members.
-        `session_timeout_s`: a classic member without heartbeats for that long is removed; others by the broker's time.
+        `session_timeout_s`: a classic member without heartbeats for this long is removed; for others the broker's
+        timeout applies.
         `rebalance_timeout_s`: how long one record may take during a rebalance.
         `instance_id`: makes this a static member, which gets its partitions back after a restart.
         `on_assigned`, `on_revoked`, `on_lost`: called between two steps with the (topic, partition) pairs that the
-        member gets, is about to give up, and has lost to others already; functions or async functions. `on_revoked` may
-        commit, and is called for `on_lost` if that is not given. A classic member gives up all in each rebalance.
+        member gets, is about to give up, or has already lost to others; functions or async functions. `on_revoked` may
+        commit, and also replaces `on_lost` if that is not given. A classic member gives up all in each rebalance.
         `topics` may be a pattern, `re.compile("orders-.*")`, for the whole names of topics, which are looked up every
         `topics_interval_s`.
         """
@@ -306,7 +308,7 @@ class AsyncClient(Administration):
         start: Start = "beginning",
         **options: Unpack[GroupConsumeOptions],
     ) -> GroupReader:
-        """Return the reader behind a group's streams, for other faces of it."""
+        """Return the reader behind a group's streams, for other interfaces to it."""
         subscription, member_options = make_group_subscription(group, topics, start, **options)
         reader = GroupReader(self._cluster, self._settings, self._random, subscription, member_options)
         self._memberships = [each for each in self._memberships if not each.has_ended] + [reader.membership]
@@ -328,9 +330,9 @@ class AsyncClient(Administration):
         however many partitions there are. Each is held until `job.accept()`, `release()` or `reject()`, or until its
         lock expires; then it is delivered again, up to `group.share.delivery.count.limit` times. Use it inside
         `async with`: leaving the block releases jobs that are not acknowledged, and leaves the group.
-        `start`: where a group that has not read a topic before begins, "beginning" or "end"; by default as set by
-        `share.auto.offset.reset`, which is the end unless it was changed.
-        `max_jobs`: to acquire at once from a broker; fewer are acquired if they are worked off slowly.
+        `start`: where a group begins with a topic it has not read before, "beginning" or "end"; by default as set by
+        `share.auto.offset.reset`, which defaults to the end.
+        `max_jobs`: limit of jobs to acquire from a broker at a time; fewer are acquired if they are processed slowly.
         `auto_accept`: requesting the next job accepts the last one, unless it was acknowledged.
         `auto_create`: whether to create a missing topic; otherwise the first step raises UnknownTopicError.
 
@@ -342,7 +344,7 @@ class AsyncClient(Administration):
         return stream
 
     async def leave_groups(self) -> None:
-        """Leave all groups. Records taken last do not count as processed: the client cannot know."""
+        """Leave all groups. Records taken last do not count as processed, since the client cannot know."""
         for membership in self._memberships:
             membership.stop(include_last=False)
         with anyio.CancelScope(shield=True):  # each has its own timeout
@@ -354,7 +356,7 @@ class AsyncClient(Administration):
     async def offsets(
         self, topic: str, at: Start = "end", *, partitions: Iterable[int] | None = None
     ) -> dict[int, int]:
-        """Return by partition the offset that a start stands for: an end, or the first record at or after a time.
+        """Return by partition the offset of a start position: an end, or the first record at or after a time.
 
         A time after all records gives the end. Raises WarmlogError, ValueError.
         """

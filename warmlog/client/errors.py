@@ -1,12 +1,12 @@
 """The client's exceptions.
 
-`WarmlogError` is the root; a subclass exists where a program may react differently. Invalid arguments (str instead of
+`WarmlogError` is the root; subclasses exist where a program may react differently. Invalid arguments (str instead of
 bytes, a negative offset) raise TypeError and ValueError.
 """
 
 from warmlog.protocol.errors import ErrorCode
 
-# Errors that may be gone after a retry with fresh metadata.
+# Errors that a retry with fresh metadata may resolve.
 RETRIABLE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -102,7 +102,7 @@ class TopicExistsError(BrokerError):
 
 
 class ProducerFencedError(BrokerError):
-    """Another client has begun to use the transactional id: this one must not."""
+    """Another client has begun to use the transactional id: this one must stop using it."""
 
 
 class GroupMovedOnError(BrokerError):
@@ -118,7 +118,7 @@ class UnknownGroupError(BrokerError):
 
 
 class JobLostError(BrokerError):
-    """The member does not hold the record any more: its lock has expired, and it is delivered again."""
+    """The member no longer holds the record: its lock has expired, and it is delivered again."""
 
 
 class OffsetOutOfRangeError(BrokerError):
@@ -145,7 +145,7 @@ _CLASSES: dict[ErrorCode, type[BrokerError]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: UnknownGroupError,
     ErrorCode.INVALID_RECORD_STATE: JobLostError,
 }
-# Used where the broker sends a code without a message.
+# Used if the broker sends a code without a message.
 _DEFAULT_MESSAGES = {
     ErrorCode.UNKNOWN_MEMBER_ID: "the group rebalanced without this member",
     ErrorCode.ILLEGAL_GENERATION: "the group rebalanced without this member",
@@ -158,7 +158,7 @@ _DEFAULT_MESSAGES = {
     ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "the group has members subscribed to the topic",
     ErrorCode.INVALID_GROUP_ID: "invalid group name",
-    ErrorCode.INVALID_RECORD_STATE: "the member does not hold the record: its lock has expired",
+    ErrorCode.INVALID_RECORD_STATE: "the member no longer holds the record: its lock has expired",
     ErrorCode.PRODUCER_FENCED: "another client has begun to use the transactional id",
     ErrorCode.INVALID_PRODUCER_EPOCH: "another client has begun to use the transactional id",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id has expired or belongs to another producer id",
@@ -169,7 +169,7 @@ _DEFAULT_MESSAGES = {
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "the transactional id does not exist",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is being loaded",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "the coordinator is not available",
-    ErrorCode.POLICY_VIOLATION: "a limit of the broker is reached",
+    ErrorCode.POLICY_VIOLATION: "a limit of the broker has been reached",
 }
 
 

@@ -1,4 +1,4 @@
-"""Files that a connection needs: certificates and passwords."""
+"""Files for connections: certificates and passwords."""
 
 import ssl
 from pathlib import Path
@@ -8,7 +8,7 @@ SYSTEM = "system"
 
 
 class ClientFileError(ValueError):
-    """A file that cannot be used. `setting`: the parameter that names it; the text says what is wrong with the file."""
+    """A file cannot be used. `setting`: the parameter that names it; the text describes the problem."""
 
     def __init__(self, setting: str, message: str) -> None:
         super().__init__(message)
@@ -16,7 +16,7 @@ class ClientFileError(ValueError):
 
 
 def tls_context(ca: str, certificate: str | None = None) -> ssl.SSLContext:
-    """Return a context that checks brokers by the certificates in the file `ca`, or by the system's.
+    """Return a context that verifies brokers with the certificates in the file `ca`, or with the system's.
 
     `certificate`: a file with the client's private key and certificate. Both are PEM. Raises ClientFileError.
     """
@@ -40,7 +40,7 @@ def tls_context(ca: str, certificate: str | None = None) -> ssl.SSLContext:
 
 
 class _EncryptedKeyError(Exception):
-    """A password was asked for."""
+    """The key is encrypted: a password was requested."""
 
 
 def _no_password() -> str:
@@ -48,7 +48,7 @@ def _no_password() -> str:
 
 
 def read_password(path: Path) -> str:
-    """Return the first line of a file that not everyone may read. Raises ClientFileError."""
+    """Return the first line of a file; refuse a file that everyone may read. Raises ClientFileError."""
     try:
         if S_IMODE(path.stat().st_mode) & S_IROTH:
             message = f"{path}: every user of this machine may read it: chmod 600 {path}"
@@ -60,5 +60,5 @@ def read_password(path: Path) -> str:
         raise ClientFileError("password_file", f"{path}: not UTF-8") from None
     password = text.partition("\n")[0]
     if not password:
-        raise ClientFileError("password_file", f"{path}: the first line is empty, and should be a password")
+        raise ClientFileError("password_file", f"{path}: the first line is empty; it must be a password")
     return password

@@ -1,4 +1,4 @@
-"""Keys and values of a program's own types: how they become bytes, and records become typed again."""
+"""Convert keys and values between a program's own types and bytes."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Serializer(Generic[T]):
-    """Two functions, from a type to bytes and back. Their exceptions reach the caller."""
+    """Two functions, from a type to bytes and back. Their exceptions propagate to the caller."""
 
     dump: Callable[[T], bytes]
     load: Callable[[bytes], T]
@@ -55,7 +55,7 @@ JSON: Serializer[Any] = Serializer(_dump_json, json.loads)
 class Format(Generic[K, V]):
     """The types of a topic's keys and values: `orders = Format(key=TEXT, value=JSON)`.
 
-    For any way to produce and consume: it makes messages, and reads records.
+    For all ways to produce and consume: it creates messages and reads records.
     """
 
     key: Serializer[K]
@@ -80,7 +80,7 @@ class Format(Generic[K, V]):
         )
 
     def read(self, record: ConsumedRecord) -> TypedRecord[K, V]:
-        """Return a record with its key and value loaded. Raises what the serializers raise."""
+        """Return a record with its key and value deserialized. Raises what the serializers raise."""
         return TypedRecord(
             record.topic,
             record.partition,

@@ -51,19 +51,18 @@ class Settings:
     """Settings of a client. Raises ValueError for a value out of range.
 
     `client`: name for the broker's logs. `acks`: 0 (no acknowledgement), 1 (written by the leader) or "all".
-    `linger_ms`: how long a batch waits for more records; with 0, records produced at the same moment still share one.
-    `batch_bytes`: limit of one batch, uncompressed. `buffer_bytes`: limit of unacknowledged records; beyond it
-    `produce`
-    waits. `max_in_flight`: concurrent produce requests per broker; with 1, records keep their order across retries.
-    `delivery_timeout_s`: how long a record is retried. `request_timeout_s`: limit for one reply.
+    `linger_ms`: how long a batch waits for more records; with 0, records produced at the same moment still share a
+    batch. `batch_bytes`: limit of one batch, uncompressed. `buffer_bytes`: limit of unacknowledged records, above which
+    `produce` waits. `max_in_flight`: concurrent produce requests per broker; with 1, records keep their order across
+    retries. `delivery_timeout_s`: how long a record is retried. `request_timeout_s`: limit for one reply.
     `fetch_bytes`, `fetch_partition_bytes`: limits of one fetch and of each partition in it. The next fetch is in flight
     while the last one is read, so a stream uses twice that. `fetch_max_wait_ms`: how long the broker holds a fetch
-    while there are no records. `tls`: encrypts connections and checks the hosts that they lead to, as
-    `ssl.create_default_context(cafile="ca.pem")` does; None: they are not encrypted.
-    `username`, `password`: log in with these, by the SASL `mechanism`. Without encryption, use SCRAM: PLAIN sends the
-    password itself. `delegation_token`: they are the id and the HMAC of a delegation token. `token`: log in with an
-    access token (OAUTHBEARER), or with what a function returns for each login, such as `TokenFile` and
-    `ClientCredentials`; it is called in a worker thread.
+    while there are no records. `tls`: a context that encrypts connections and verifies hosts, such as
+    `ssl.create_default_context(cafile="ca.pem")`; None for no encryption.
+    `username`, `password`: log in with these, by the SASL `mechanism`. Without encryption, use SCRAM, since PLAIN sends
+    the password itself. `delegation_token`: they are the id and the HMAC of a delegation token. `token`: log in with an
+    access token (OAUTHBEARER), or with the result of a function such as `TokenFile` and `ClientCredentials`, which is
+    called in a worker thread for each login.
     """
 
     client: str = ""
@@ -103,7 +102,7 @@ class Settings:
 
     def _check_login(self) -> None:
         if (self.username is None) != (self.password is None):
-            raise ValueError("username and password belong together")
+            raise ValueError("username and password must be set together")
         if self.token is not None and self.username is not None:
             raise ValueError("log in with a username and a password, or with a token")
         if self.mechanism not in {*MECHANISMS, PLAIN}:
@@ -118,7 +117,7 @@ class Settings:
 
     @property
     def sasl_mechanism(self) -> str | None:
-        """The SASL mechanism that connections log in by, None if they do not."""
+        """The SASL mechanism of connections; None if they do not log in."""
         if self.token is not None:
             return OAUTHBEARER
         return None if self.username is None else self.mechanism
@@ -130,7 +129,7 @@ class Settings:
 
 
 def _check_tls(tls: object) -> None:
-    """Raise ValueError for what is no context, such as the name of a file."""
+    """Raise ValueError unless `tls` is an SSL context; a file name is not one."""
     if tls is not None and not isinstance(tls, ssl.SSLContext):
         raise ValueError("tls must be an ssl.SSLContext, such as ssl.create_default_context(cafile='ca.pem')")
 

@@ -1,4 +1,4 @@
-"""Where access tokens come from: a file, or an identity provider that gives them for a client's credentials.
+"""Sources of access tokens: a file, or an identity provider that issues them for a client's credentials.
 
 Each is a function without arguments that returns a token, called in a worker thread for each login.
 """
@@ -16,11 +16,11 @@ from warmlog.client.errors import ConnectError
 
 MAX_BYTES: Final = 1 << 20
 TIMEOUT_S: Final = 10.0
-KEEP: Final = 0.5  # of a token's life, so that a login has the rest of it before it is renewed
+KEEP: Final = 0.5  # fraction of a token's lifetime for which it is reused; a login then still has the rest
 
 
 class TokenFile:
-    """The token in a file, which is read for each login."""
+    """Reads the token from a file for each login."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
@@ -34,21 +34,21 @@ class TokenFile:
         except UnicodeDecodeError:
             raise ConnectError(f"{self._path}: not UTF-8") from None
         if not token:
-            raise ConnectError(f"{self._path}: is empty, and should have a token")
+            raise ConnectError(f"{self._path}: is empty; it must contain a token")
         return token
 
 
 class ClientCredentials:
-    """Tokens that an identity provider gives for a client's id and secret (OAuth 2.0, RFC 6749, section 4.4).
+    """Gets tokens from an identity provider for a client's id and secret (OAuth 2.0, RFC 6749, section 4.4).
 
-    `token_endpoint_url`: where it gives them. `ca_file`: PEM file with its CAs, those of the system by default.
+    `token_endpoint_url`: the provider's token endpoint. `ca_file`: PEM file with its CAs, by default the system's.
     """
 
     def __init__(
         self, token_endpoint_url: str, client_id: str, client_secret: str, *, scope: str = "",
         ca_file: Path | str | None = None,
     ) -> None:  # fmt: skip
-        """Fetch nothing yet. Raises ValueError for an address that is not one, OSError for a file of CAs."""
+        """Store the parameters; fetch no token yet. Raises ValueError for an invalid URL, OSError for the CA file."""
         if urlsplit(token_endpoint_url).scheme not in {"http", "https"} or "@" in token_endpoint_url:
             raise ValueError("token_endpoint_url must be https://HOST/PATH or http://HOST/PATH, without a user")
         self._url = token_endpoint_url
@@ -58,7 +58,7 @@ class ClientCredentials:
         self._tls = ssl.create_default_context(cafile=ca_file) if is_tls else None
         self._lock = Lock()
         self._token = ""
-        self._until = 0.0  # of the monotonic clock
+        self._until = 0.0  # on the monotonic clock
 
     def __call__(self) -> str:
         """Return a token, which several logins share. Raises ConnectError."""
@@ -70,8 +70,8 @@ class ClientCredentials:
             return self._token
 
     def _fetch(self) -> tuple[str, float]:
-        """Return a token and its life in seconds, 0 if that is not known. Raises ConnectError."""
-        from http.client import HTTPException  # with urllib.request 20 ms that most programs need not spend
+        """Return a token and its lifetime in seconds, 0 if unknown. Raises ConnectError."""
+        from http.client import HTTPException  # with urllib.request 20 ms, which most programs need not spend
         from urllib.error import HTTPError
         from urllib.request import Request, urlopen
 

@@ -1,1 +1,1 @@
-"""Administration: topics, and what the files of their partitions look like."""
+"""Administration: topics, explanations of fetches, and mirrors."""

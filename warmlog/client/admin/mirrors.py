@@ -1,4 +1,4 @@
-"""What the brokers of a cluster say of mirrored topics, put together: each describes the partitions that it leads."""
+"""Merge the brokers' descriptions of mirrored topics: each broker describes the partitions it leads."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ _ORDER = (MirrorState.REFUSED, MirrorState.STOPPED, MirrorState.FOLLOWING, Mirro
 
 
 def merged_mirrors(responses: Sequence[DescribeMirrorResponse]) -> DescribeMirrorResponse:
-    """Return one description of what several brokers mirror."""
+    """Merge the descriptions of several brokers into one."""
     if len(responses) == 1:
         return responses[0]
     topics: dict[str, list[MirroredTopic]] = {}
@@ -37,7 +37,7 @@ def _merged(topics: Sequence[MirroredTopic]) -> MirroredTopic:
 
 
 def _best(partitions: Iterable[MirroredPartition]) -> tuple[MirroredPartition, ...]:
-    """Return one description of each partition: by a broker with its log, if there is one, the latest of several."""
+    """Return one description of each partition: the latest, from brokers with its log if there are any."""
     best: dict[int, MirroredPartition] = {}
     for partition in partitions:
         known = best.get(partition.partition)

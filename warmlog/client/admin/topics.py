@@ -95,7 +95,7 @@ class TopicAdmin:
             for partition in topic.partitions:
                 led[partition.leader].setdefault(topic.name)
         by_leader: dict[int, dict[str, TopicDescription]] = {}
-        for leader, names_there in led.items():  # without a leader: any broker tells what is wrong
+        for leader, names_there in led.items():  # without a leader: any broker reports the error
             request = DescribeTopicsRequest(topics=tuple(names_there))
             reply = await self._cluster.ask_broker(leader, request, DescribeTopicsResponse)
             _raise_first_error(reply.topics)
@@ -112,11 +112,11 @@ class TopicAdmin:
     # -- mirrors --
 
     async def describe_mirror(self) -> DescribeMirrorResponse:
-        """Return what is mirrored, and how far the copies are: each partition as its leader describes it."""
+        """Return the mirrored topics and the progress of their copies, each partition as described by its leader."""
         return merged_mirrors(await self._cluster.ask_each(DescribeMirrorRequest(), DescribeMirrorResponse))
 
     async def promote(self, name: str) -> dict[int, int]:
-        """Make a mirrored topic writable; return by partition where its own records begin."""
+        """Make a mirrored topic writable; return by partition the offset at which its own records begin."""
         request = PromoteTopicsRequest(topics=(name,))
         (promoted,) = (await self._cluster.ask(request, PromoteTopicsResponse, repeatable=False)).topics
         if promoted.error:

@@ -1,5 +1,5 @@
 """Native connections and cluster metadata.
 
-Start with `session` (the protocol without I/O) and its two faces, `connection` (anyio) and `blocking`. `cluster` knows
-which broker leads a partition and retries requests.
+Start with `session` (the protocol without I/O) and the two modules that drive it, `connection` (anyio) and `blocking`.
+`cluster` tracks which broker leads a partition, and retries requests.
 """

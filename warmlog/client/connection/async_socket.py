@@ -1,7 +1,8 @@
 """A connected, non-blocking TCP socket whose readiness anyio waits for.
 
-It is not an anyio stream. A request is written in the very call that makes it: a writer task would cost a switch, and
-a writing caller could be cancelled in the middle of a frame. A large reply is received straight into its own buffer.
+It is not an anyio stream. A request is written within the call that makes it: a writer task would cost a task switch,
+and a caller waiting to write could be cancelled in the middle of a frame. A large reply is received directly into its
+own buffer.
 """
 
 import errno
@@ -13,7 +14,7 @@ import anyio
 
 from warmlog.client.connection.session import Session
 
-RECORD_BYTES = 16 << 10  # of TLS
+RECORD_BYTES = 16 << 10  # the maximum of TLS
 
 
 class AsyncSocket:
@@ -28,7 +29,7 @@ class AsyncSocket:
     async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> "AsyncSocket":
         """Connect to the first of the host's addresses that accepts. Raises the OSError of the last one.
 
-        `tls`: encrypt the connection, and check the host's certificate as it says.
+        `tls`: encrypt the connection, and verify the host's certificate accordingly.
         """
         error = OSError(errno.EADDRNOTAVAIL, "no address")
         for family, _, _, _, address in await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -41,7 +42,7 @@ class AsyncSocket:
 
     @property
     def has_pending(self) -> bool:
-        """Whether bytes can be received that `wait_readable` does not wait for."""
+        """Whether buffered bytes can be received without `wait_readable`."""
         return False
 
     def send(self, data: bytes | memoryview) -> int:
@@ -52,7 +53,7 @@ class AsyncSocket:
             return 0
 
     def receive(self, session: Session) -> int | None:
-        """Receive into a session; return the number of bytes, 0 at the end of the stream, None if nothing is there.
+        """Receive into a session; return the number of bytes, 0 at the end of the stream, None if none are available.
 
         Raises OSError, FrameError.
         """
@@ -75,7 +76,7 @@ class AsyncSocket:
 
 
 class TlsSocket(AsyncSocket):
-    """The same, encrypted."""
+    """An `AsyncSocket` with TLS."""
 
     __slots__ = ("_encrypted",)
 
@@ -106,7 +107,7 @@ class TlsSocket(AsyncSocket):
         return self._encrypted.pending() > 0
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send record by record; a record that does not fit is to be sent again. Raises OSError."""
+        """Send one TLS record after another; a record that does not fit must be sent again. Raises OSError."""
         view, sent = memoryview(data), 0
         try:
             while sent < len(view):

@@ -1,4 +1,4 @@
-"""Tasks of a client that end before the block of its caller is left."""
+"""Background tasks of a client that end before the caller's block is left."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeVarTuple
@@ -10,10 +10,10 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class BackgroundTasks:
-    """Runs tasks in a task group, and cancels them alone, not the task that has entered the group.
+    """Runs tasks in a task group, and cancels only them, not the task that entered the group.
 
-    That one runs code of the user, and must not see a cancellation of ours: on Python 3.11 and 3.12 it may still count
-    one of an `asyncio.TaskGroup` that has failed, and anyio would then take ours for one from outside.
+    That task runs user code and must not see our cancellation: on Python 3.11 and 3.12 it may still count a
+    cancellation by a failed `asyncio.TaskGroup`, and anyio would then mistake ours for an external one.
     """
 
     def __init__(self, group: TaskGroup) -> None:
@@ -22,11 +22,11 @@ class BackgroundTasks:
         self._cancelled = False
 
     def start_soon(self, function: Callable[[*Arguments], Coroutine[Any, Any, object]], *args: *Arguments) -> None:
-        """Call a coroutine function in a new task."""
+        """Run a coroutine function in a new task."""
         self._group.start_soon(self._run, function, args)
 
     def cancel(self) -> None:
-        """Cancel all tasks, and those that are started from now on."""
+        """Cancel all tasks, including those started later."""
         self._cancelled = True
         for scope in self._scopes:
             scope.cancel()
@@ -44,4 +44,4 @@ class BackgroundTasks:
                 self._scopes.discard(scope)
 
 
-TaskStarter: TypeAlias = TaskGroup | BackgroundTasks  # where a task can be started
+TaskStarter: TypeAlias = TaskGroup | BackgroundTasks  # where tasks can be started

@@ -1,7 +1,7 @@
 """The client's view of the cluster for a thread without an event loop, as in the pipeline's tasks.
 
 The event loop is private to the thread and runs while the thread waits in `run`, so there is no second thread to switch
-to. What happens between two calls waits in the kernel's buffers.
+to. Bytes that arrive between two calls wait in the kernel's buffers.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """The client's view of the cluster: broker addresses, topics, partition leaders and coordinators.
 
-One control connection serves metadata and administration requests, and each further broker that has to answer some of
-them gets one, too. The producer and each stream open connections of their own: replies come in request order, so a long
-poll would delay everything behind it.
+One control connection serves metadata and administration requests; each further broker that has to answer some of them
+gets one as well. The producer and each stream open their own connections: replies come in request order, so a long poll
+would delay everything behind it.
 
-Any broker is taken for the coordinator of a group or of a transactional id until it says that it is not.
+Any broker is assumed to be the coordinator of a group or transactional id until it reports that it is not.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 MAX_AGE_S = 300  # Kafka's metadata.max.age.ms: how long a new partition may go unnoticed
 NO_LEADER = -1
-# The broker has done nothing: a request that must not be carried out twice can be sent again.
+# The broker has done nothing: even a request that must not be repeated can be sent again.
 _NOT_DONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
@@ -55,7 +55,7 @@ class Topic:
 
 
 class Lookup:
-    """A request for a topic's metadata, and its outcome for all who wait for it."""
+    """A request for a topic's metadata, and its outcome for all waiting callers."""
 
     __slots__ = ("ended", "error", "topic")
 
@@ -68,7 +68,7 @@ class Lookup:
         """Wait for the outcome. Raises WarmlogError."""
         await self.ended.wait()
         if self.topic is None:
-            raise self.error.with_traceback(None) if self.error else ClosedError  # each waiter's traceback is its own
+            raise self.error.with_traceback(None) if self.error else ClosedError  # each waiter needs its own traceback
         return self.topic
 
 
@@ -98,16 +98,16 @@ class Cluster:
         self._coordinators: dict[tuple[CoordinatorType, str], tuple[str, int]] = {}
         self._to_brokers: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
-        self._lookups: dict[tuple[str, bool], Lookup] = {}  # in progress, by name and whether to create the topic
+        self._lookups: dict[tuple[str, bool], Lookup] = {}  # in progress; the bool: whether to create the topic
         self.outage = Outage()
         self._closed = False
 
     async def start(self) -> None:
-        """Connect, without retries, so that a wrong address fails at once. Raises ConnectError, BrokerError."""
+        """Connect, without retries, so that a wrong address fails immediately. Raises ConnectError, BrokerError."""
         try:
             await self._control_connection()
         except ConnectError as error:
-            if isinstance(error.__cause__, ConnectionLostError):  # something listens there
+            if isinstance(error.__cause__, ConnectionLostError):  # something listens at the address
                 await self._report_kafka(error)
             raise
 
@@ -239,7 +239,7 @@ class Cluster:
     async def lose_coordinator(
         self, kind: CoordinatorType, key: str, error: WarmlogError, tasks: TaskStarter | None = None
     ) -> None:
-        """Find the coordinator again if the error says that it is another one, or may be.
+        """Look up the coordinator again if the error shows that it has moved, or may have.
 
         `tasks`: as for `open_any`.
         """
@@ -270,7 +270,7 @@ class Cluster:
     async def open_any(self, tasks: TaskStarter | None = None) -> Connection:
         """Open a connection to any broker; the caller closes it. Raises WarmlogError.
 
-        `tasks`: the task group it lives in; by default the client's. In a group of its own it outlives a cancelled
+        `tasks`: the task group of the connection; by default the client's. In another group it outlives a cancelled
         client.
         """
         return await self._connect_any(tasks)
@@ -292,7 +292,7 @@ class Cluster:
     async def retry(self, attempt: Callable[[], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Call `attempt` until it succeeds. Raises its last error if that is final or the time for retries is over.
 
-        Unless `repeatable`, it is called again only if nothing can have been done.
+        Unless `repeatable`, it is called again only if the request cannot have been carried out.
         """
         deadline = anyio.current_time() + self._retry_s
         for number, delay_s in enumerate(delays_s(self._random)):
@@ -371,7 +371,7 @@ class Cluster:
     async def refresh(self, name: str, *, auto_create: bool = True) -> Topic:
         """Request the topic's metadata, and wait until every partition has a leader. Raises as `topic`.
 
-        Callers that come meanwhile share the request, its retries and its error.
+        Concurrent callers share the request, its retries and its error.
         """
         lookup = self._lookups.get((name, auto_create))
         if lookup is None:
@@ -382,7 +382,7 @@ class Cluster:
         return await lookup.wait()
 
     async def _look_up(self, name: str, auto_create: bool, lookup: "Lookup") -> None:
-        """Find a topic for all who wait for it: a task of the client, since each of them may be cancelled."""
+        """Look up a topic for all waiting callers, in a task of the client, since any caller may be cancelled."""
         try:
             lookup.topic = await self._find(name, auto_create=auto_create)
         except WarmlogError as error:

@@ -1,6 +1,6 @@
 """The async native connection, on asyncio and trio.
 
-Requests are written at once, in the call that submits them; replies settle in request order.
+Requests are written immediately, in the call that submits them; replies settle in request order.
 
 Invariants:
 1. A connection ends once: closed by its peer, by an error, by an overdue reply or by `close`. From then on every
@@ -43,8 +43,8 @@ from warmlog.protocol.scram import SaslError, log_in
 
 R = TypeVar("R", bound=Value)
 
-RENEW_AFTER = 0.85  # of the time that a login is valid
-MIN_RENEWAL_S = 1.1  # brokers refuse a login within a second of the last one
+RENEW_AFTER = 0.85  # fraction of a login's lifetime after which it is renewed
+MIN_RENEWAL_S = 1.1  # brokers refuse a login within a second of the previous one
 
 
 class Reply(Generic[R]):
@@ -99,7 +99,7 @@ class Reply(Generic[R]):
 
 
 class _Unsent(NamedTuple):
-    """The unsent rest of a request. `reply` is settled with `posted` after its last byte, if it gets no other."""
+    """The unsent rest of a request. If it gets no reply, `reply` is settled with `posted` after its last byte."""
 
     data: memoryview
     reply: Reply[Any] | None
@@ -121,7 +121,7 @@ class Connection:
         self._unanswered: deque[Reply[Any]] = deque()
 
         self._loops: list[anyio.CancelScope] = []  # of tasks that may wait for the socket
-        self._next_check_at = inf  # for an overdue reply; never after the earliest deadline
+        self._next_check_at = inf  # next check for an overdue reply; never after the earliest deadline
         self._receive_scope: anyio.CancelScope | None = None
         self.address = address
         self.error: WarmlogError | None = None
@@ -153,7 +153,7 @@ class Connection:
                 f" (port {DEFAULT_PORT} by default)"
                 + (", and without encryption (tls, --tls-ca)?" if settings.tls is None else "?")
             )
-            error.is_final = isinstance(problem.__cause__, ProtocolError)  # another program listens there
+            error.is_final = isinstance(problem.__cause__, ProtocolError)  # another program listens at the address
             raise error from problem
         return connection
 
@@ -171,7 +171,7 @@ class Connection:
             raise
 
     async def _renew_login(self, settings: Settings, lifetime_s: float) -> None:
-        """Authenticate again before each end of the login, while other requests are sent."""
+        """Authenticate again each time before the login expires, while other requests are sent."""
         while not self.closed:
             await anyio.sleep(max(lifetime_s * RENEW_AFTER, MIN_RENEWAL_S))
             try:
@@ -180,7 +180,7 @@ class Connection:
                 self._end(ConnectionLostError(f"{self.address}: the login could not be renewed: {error.message}"))
 
     async def _log_in(self, settings: Settings) -> float:
-        """Log in, and return for how many seconds that is valid, 0 for ever. Raises WarmlogError."""
+        """Log in, and return the login's lifetime in seconds; 0 means forever. Raises WarmlogError."""
         if self.version < FIRST_WITH_LOGIN:
             raise broker_error(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old for logins: update it")
         mechanism, token = settings.sasl_mechanism or "", settings.token
@@ -211,12 +211,12 @@ class Connection:
 
     @property
     def version(self) -> int:
-        """The version of the protocol that hello has agreed on."""
+        """The protocol version agreed on in the hello exchange."""
         return self.hello.version if self.hello else 0
 
     @property
     def max_frame_bytes(self) -> int:
-        """The largest request that the broker accepts."""
+        """The size limit of requests to the broker."""
         return self.hello.max_frame_bytes if self.hello else DEFAULT_MAX_FRAME_BYTES
 
     def submit(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0) -> Reply[R]:
@@ -233,7 +233,7 @@ class Connection:
         return reply
 
     def post(self, request: NativeRequest, posted: R) -> Reply[R]:
-        """Send a request that gets no reply; settle with `posted` once the kernel has taken the whole request."""
+        """Send a request that gets no reply; settle with `posted` once the kernel has accepted the whole request."""
         reply = Reply(type(posted), inf)
         if self.error is not None:
             reply.settle(None, self.error)
@@ -253,7 +253,7 @@ class Connection:
     # -- sending --
 
     def _send(self, unsent: _Unsent) -> None:
-        """Send what the kernel takes now, and leave the rest to a task."""
+        """Send what the kernel accepts now, and leave the rest to a task."""
         self._unsent.append(unsent)
         if len(self._unsent) == 1:
             self._send_unsent()
@@ -261,7 +261,7 @@ class Connection:
                 self._start(self._send_loop)
 
     async def _send_loop(self) -> None:
-        """Send the rest as the kernel takes it, until nothing is left."""
+        """Send the rest as the kernel accepts it, until nothing is left."""
         while self._unsent:
             await self._socket.wait_writable()
             self._send_unsent()
@@ -283,7 +283,7 @@ class Connection:
     # -- receiving --
 
     async def _receive_loop(self) -> None:
-        """Receive until the connection ends; wake up at `_next_check_at` to look for an overdue reply."""
+        """Receive until the connection ends; wake up at `_next_check_at` to check for an overdue reply."""
         while not self.closed:
             with anyio.CancelScope(deadline=self._next_check_at) as self._receive_scope:
                 await self._receive_replies()
@@ -319,7 +319,7 @@ class Connection:
             self._receive_scope.deadline = deadline
 
     def _receive(self) -> bool:
-        """Receive once; return False if nothing was there. Raises EOFError, OSError, ProtocolError."""
+        """Receive once; return False if nothing was available. Raises EOFError, OSError, ProtocolError."""
         count = self._socket.receive(self._session)
         if count is None:
             return False

@@ -1,4 +1,4 @@
-"""Ask whether a listener speaks Kafka's protocol, to explain why it is not the right one."""
+"""Probe whether a listener speaks Kafka's protocol, to explain a failed connection."""
 
 from struct import Struct
 
@@ -7,7 +7,7 @@ import anyio
 _REQUEST = Struct(">ihhih")  # length, API key, version, correlation id, length of the client id
 _API_VERSIONS = 18
 _NUMBER = 0x77726D6C
-_HEAD = Struct(">ii")  # of the response: length, correlation id
+_HEAD = Struct(">ii")  # response: length, correlation id
 TIMEOUT_S = 2.0
 
 

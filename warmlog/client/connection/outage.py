@@ -8,18 +8,18 @@ from warmlog.client.errors import WarmlogError
 
 logger = logging.getLogger("warmlog.client")
 
-LOG_AFTER_S = 1.0  # leaders move, and brokers restart, within less
+LOG_AFTER_S = 1.0  # leader changes and broker restarts take less
 
 
 class Outage:
-    """The time in which every attempt has failed. Logs once when it has lasted, and once when it is over."""
+    """A period in which every attempt fails. Logs once after `LOG_AFTER_S`, and once when it is over."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._logged = False
 
     def attempt_failed(self, error: WarmlogError) -> None:
-        """Note an error after which the client retries."""
+        """Record an error after which the client retries."""
         now = anyio.current_time()
         if self._since is None:
             self._since = now
@@ -28,7 +28,7 @@ class Outage:
             logger.warning("%s; retrying", error.message)
 
     def end(self) -> None:
-        """Note that an attempt has succeeded."""
+        """Record that an attempt has succeeded."""
         if self._logged and self._since is not None:
             logger.info("connected again after %.0f s", anyio.current_time() - self._since)
         self._since = None

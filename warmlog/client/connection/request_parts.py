@@ -1,4 +1,4 @@
-"""Split requests that would name more than a broker accepts at once.
+"""Split requests with more entries than a broker accepts at a time.
 
 A native request has at most MAX_ENTRIES entries per array and, unless it is a produce, MAX_PLAIN_BYTES bytes.
 """
@@ -10,12 +10,12 @@ from warmlog.protocol.native.codec import MAX_PLAIN_BYTES
 from warmlog.protocol.request import MAX_ENTRIES
 
 T = TypeVar("T")
-ENTRY_BYTES = 110  # of an entry without its name: the keys of its map and its numbers
-PART_BYTES = MAX_PLAIN_BYTES - (64 << 10)  # of the entries; the rest of a request takes little
+ENTRY_BYTES = 110  # bytes of an entry without its name: the keys of its map and its numbers
+PART_BYTES = MAX_PLAIN_BYTES - (64 << 10)  # bytes of all entries; the rest of a request takes little
 
 
 def parts(entries: Iterable[T], name_of: Callable[[T], str], times: int = 1) -> Iterator[tuple[T, ...]]:
-    """Yield the entries of each request, in order. `times`: how often a request repeats each of them."""
+    """Yield the entries of each request, in order. `times`: how often a request repeats each entry."""
     part: list[T] = []
     size = 0
     for entry in entries:

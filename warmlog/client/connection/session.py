@@ -60,7 +60,7 @@ class Session:
     def receive_from(self, source: socket.socket) -> int:
         """Call the socket's receive once; return the number of bytes, 0 at the end of the stream.
 
-        Raises OSError from the socket, FrameError. The rest of a large reply goes straight into its own buffer.
+        Raises OSError from the socket, FrameError. The rest of a large reply is received directly into its own buffer.
         """
         buffer = self._reader.buffer_for_next()
         if buffer is None:
@@ -72,7 +72,7 @@ class Session:
         return count
 
     def next_frame(self) -> memoryview | None:
-        """Return the next complete reply frame, None until more is received. Raises FrameError, ReplyError."""
+        """Return the next complete reply frame; None until more is received. Raises FrameError, ReplyError."""
         frame = self._reader.next_frame()
         if frame is not None and not self._outstanding:
             raise ReplyError("no request is outstanding")

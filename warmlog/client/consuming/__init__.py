@@ -1,5 +1,5 @@
-"""Consuming without a group: fetched batches to records.
+"""Consume without a group: from fetched batches to records.
 
 Start with `stream`, which reads the partitions of a validated `subscription`, with one `broker_fetcher` per leader.
-A group member's reader stands on the same stream (`warmlog.client.groups`).
+A group member's reader uses the same stream (`warmlog.client.groups`).
 """

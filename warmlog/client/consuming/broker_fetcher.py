@@ -3,10 +3,10 @@
 Invariants:
 1. At most one request per broker is in flight. The next one is sent as soon as a reply arrives, so the broker serves it
    while the reply is decoded.
-2. Partitions that had data move to the back of the next request, which the broker serves in order. So each of them
-   comes first at some time, and the first partition gets a complete batch however large.
-3. If one request cannot name all partitions, those it named move to the back, and it waits for data only for their
-   share of the maximum wait.
+2. Partitions that had data move to the back of the next request, which the broker serves in order. So each of them is
+   first at some point, and the first partition gets a complete batch however large.
+3. If one request cannot name all partitions, the named ones move to the back, and the request waits for data only for
+   their share of the maximum wait.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from warmlog.protocol.request import FetchPartition, FetchRequest, Isolation
 class Cursor:
     """A reader's progress in a partition. `position`: next offset to deliver; `fetch_offset`: next offset to fetch.
 
-    `end`: where to stop, None for never.
+    `end`: the offset at which to stop; None for never.
     """
 
     __slots__ = ("end", "fetch_offset", "high_watermark", "is_paused", "partition", "position", "topic")
@@ -48,7 +48,7 @@ class Cursor:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether the next fetch should name it."""
+        """Whether the next fetch should include the partition."""
         return not self.is_paused and self.wants_more
 
     def seek(self, offset: int) -> None:
@@ -76,7 +76,7 @@ class BrokerFetcher:
         self._isolation = isolation
         self._changed = changed
         self._requested: list[tuple[Cursor, int]] = []
-        self._is_split = False  # whether more partitions are wanted than the last request named
+        self._is_split = False  # whether the last request did not name all wanted partitions
         self._reply: Reply[ReceivedFetch] | None = None
 
     @property
@@ -124,7 +124,7 @@ class BrokerFetcher:
         fetched = [
             Fetched(cursor, offset, partition)
             for (cursor, offset), partition in zip(self._requested, reply.result().partitions, strict=True)
-            if cursor.fetch_offset == offset and not cursor.is_paused  # else it was moved or paused meanwhile
+            if cursor.fetch_offset == offset and not cursor.is_paused  # otherwise it was moved or paused meanwhile
         ]
         for cursor, offset, partition in fetched:
             cursor.high_watermark = max(cursor.high_watermark, partition.high_watermark)
@@ -140,7 +140,7 @@ class BrokerFetcher:
 
 
 def _end_of_batches(records: memoryview) -> int:
-    """Return the offset after the last complete batch, -1 if there is none."""
+    """Return the offset after the last complete batch; -1 if there is none."""
     end = -1
     for _, header in headers(records):
         end = header.next_offset

@@ -1,4 +1,4 @@
-"""A stream of single records: a `BatchStream` whose lists are taken one record at a time."""
+"""A stream of single records: a `BatchStream` whose lists are consumed one record at a time."""
 
 from collections.abc import Iterator
 from types import TracebackType

@@ -38,10 +38,10 @@ from warmlog.protocol.records.reader import decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
-# Records per list, if that many have arrived: where batches are small, this spreads the cost of an event loop turn
-# (a few µs).
+# Records per list, if that many have arrived; with small batches, this spreads the cost of an event loop turn (a few
+# µs).
 RECORDS_PER_LIST = 500
-MAX_QUERIES = 3  # offset queries per partition: both ends, and where to start
+MAX_QUERIES = 3  # offset queries per partition: both ends and the start
 
 
 class ConsumedRecord(Struct, frozen=True, gc=False):
@@ -130,18 +130,18 @@ class BatchStream:
         self._signal.set()
 
     def chosen(self, *partitions: int, topic: str | None = None) -> list[TopicPartition]:
-        """Return the topic and partition of each of these, by default of all that are read. Raises ValueError."""
+        """Return topic and partition of each of these; by default of all that the stream reads. Raises ValueError."""
         return [(cursor.topic, cursor.partition) for cursor in self._chosen(topic, partitions)]
 
     async def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Read these partitions: those that are read already from where they are, the others from their starts.
+        """Read exactly these partitions: current ones continue at their positions, new ones begin at their starts.
 
         Raises WarmlogError. If the call is cancelled, the next step finds the start offsets.
         """
         with self._exclusive():
             gone = [cursor for cursor in self._cursors if (cursor.topic, cursor.partition) not in starts]
             for cursor in gone:
-                cursor.is_paused = True  # discards what a fetch in flight returns for it
+                cursor.is_paused = True  # discards the result of a fetch in flight
                 self._move(cursor, cursor.position)
             added = [Cursor(*key) for key in starts.keys() - self.positions.keys()]
             self._cursors = [cursor for cursor in self._cursors if cursor not in gone] + added
@@ -152,7 +152,7 @@ class BatchStream:
             await self._open()
 
     def _move(self, cursor: Cursor, offset: int) -> None:
-        """Read a partition from another offset; records of it that were received are discarded."""
+        """Read a partition from another offset; its received records are discarded."""
         cursor.seek(offset)
         self._arrived = deque((each, batches) for each, batches in self._arrived if each is not cursor)
         self._signal.set()
@@ -207,7 +207,7 @@ class BatchStream:
     # -- steps --
 
     async def _next_records(self) -> list[ConsumedRecord]:
-        """Return the next records, an empty list at the end."""
+        """Return the next records; an empty list at the end."""
         await checkpoint()
         await self._open()
         while not (records := self._decode()):
@@ -225,7 +225,7 @@ class BatchStream:
             await self._step()
 
     async def _step(self) -> None:
-        """Make progress once, or recover from an error. Raises WarmlogError if that is not possible."""
+        """Make progress once, or recover from an error. Raises WarmlogError if it cannot recover."""
         try:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -341,7 +341,7 @@ class BatchStream:
             cursor.seek(self._fallback_offset(cursor, start.offset, first, end))
 
     def _fallback_offset(self, cursor: Cursor, offset: int, log_start_offset: int, high_watermark: int) -> int:
-        """Return where to read instead of an offset out of range. Raises OffsetOutOfRangeError unless configured."""
+        """Return the offset to read instead of one out of range. Raises OffsetOutOfRangeError unless configured."""
         if self._subscription.out_of_range == "error":
             raise OffsetOutOfRangeError(
                 f"{cursor}: offset {offset} is out of range: valid offsets are {log_start_offset} to {high_watermark}",
@@ -356,7 +356,7 @@ class BatchStream:
         """Wait until a reply arrives, and take it."""
         while not self._closed and not any(fetcher.has_arrived for fetcher in self._fetchers.values()):
             for fetcher in self._fetchers.values():
-                fetcher.fetch_next()  # again after `seek` and `resume`
+                fetcher.fetch_next()  # sent again after `seek` and `resume`
             await self._signal.wait()
         for fetcher in list(self._fetchers.values()):
             if fetcher.has_arrived:
@@ -440,5 +440,5 @@ class BatchStream:
 
 
 def lag_of(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return how far positions are behind the ends of their partitions, where these are known."""
+    """Return how far positions are behind the ends of their partitions, if these are known."""
     return {key: max(ends[key] - position, 0) for key, position in positions.items() if ends.get(key, -1) >= 0}

@@ -1,4 +1,4 @@
-"""Validate what a stream reads and where it starts."""
+"""Validate the topics, partitions and start of a stream."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation
 
-# An end, an offset, a time (local time without a zone), or a mapping from partition to offset. Text with an offset or a
-# time in ISO 8601 is understood, too; it is not in the type, so that a misspelt end is found.
+# An end, an offset, a time (local time without a zone), or a mapping from partition to offset. Text with an offset or
+# an ISO 8601 time is also accepted, but not in the type, so that type checkers reject a misspelled end.
 Start: TypeAlias = Literal["beginning", "end"] | int | datetime | Mapping[int, int]
 IsolationName: TypeAlias = Literal["read_uncommitted", "read_committed"]
 OutOfRange: TypeAlias = Literal["error", "beginning", "end"]
@@ -30,7 +30,7 @@ class AtTime(NamedTuple):
 
 
 def parse_start(start: Start | str, partition: int) -> AtOffset | AtTime:
-    """Return where a partition starts. Raises ValueError, TypeError; KeyError if a mapping lacks the partition."""
+    """Return the start of a partition. Raises ValueError, TypeError; KeyError if a mapping lacks the partition."""
     if isinstance(start, Mapping):
         start = start[partition]
     if isinstance(start, str):
@@ -49,7 +49,7 @@ def _start_at_offset(offset: int) -> AtOffset:
 
 
 def _start_at_time(time: datetime) -> AtTime:
-    """Return a start by time. Times before 1970 are the beginning: negative timestamps have other meanings."""
+    """Return a start by time. Times before 1970 mean the beginning, since negative timestamps have other meanings."""
     try:
         timestamp = round(time.timestamp() * 1000)
     except OverflowError as problem:
@@ -97,7 +97,7 @@ class Subscription:
     starts: Mapping[TopicPartition, Start] | None = None
 
     def start_of(self, topic: str, partition: int) -> AtOffset | AtTime:
-        """Return where to start in a partition."""
+        """Return the start in a partition."""
         return parse_start(self.start if self.starts is None else self.starts[topic, partition], partition)
 
 

@@ -60,9 +60,9 @@ class GroupAdmin:
         return tuple([await self._with_ends(await self._describe(name)) for name in names])
 
     async def _with_ends(self, group: DescribedConsumerGroup) -> DescribedConsumerGroup:
-        """Ask the leaders for the ends of partitions that the coordinator does not lead.
+        """Query the leaders for the ends of partitions that the coordinator does not lead.
 
-        Those of partitions that are gone, or whose leader does not answer, remain unknown.
+        The ends of deleted partitions, and of partitions whose leader does not answer, remain unknown.
         """
         unknown = [position for position in group.positions if position.high_watermark == NO_OFFSET]
         if not unknown:
@@ -80,7 +80,7 @@ class GroupAdmin:
         return replace(group, positions=tuple(known))
 
     async def _ends_at(self, leader: int, led: Sequence[GroupPosition]) -> Sequence[GroupPosition]:
-        """Return the positions with the ends of their partitions, as far as this broker knows them."""
+        """Return the positions, with the ends of the partitions that this broker knows."""
         ended: list[GroupPosition] = []
         for part in parts(led, attrgetter("topic"), times=len(_ENDS)):
             queries = tuple(
@@ -148,7 +148,7 @@ class GroupAdmin:
 def _check_committed(name: str, reply: OffsetCommitResponse) -> None:
     for result in reply.partitions:
         error = result.error
-        if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the answer to a non-member if the group has members
+        if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the response to a non-member if the group has members
             error = ErrorCode.NON_EMPTY_GROUP
         if error:
             raise broker_error(error, result.message, about=_about(name, result))

@@ -1,4 +1,4 @@
-"""The blocking face of a group's stream: an iterator in the caller's thread over a reader in the client's thread.
+"""The blocking version of a group's stream: an iterator in the caller's thread over a reader in the client's thread.
 
 Unlike `Client.consume` without a group, it does not fetch ahead of the caller: requesting the next list marks the last
 one as processed.
@@ -24,7 +24,7 @@ class BlockingGroupStream:
     """
 
     def __init__(self, reader: GroupReader, call: Callable[..., Any], start: Callable[..., object]) -> None:
-        """Use `call` to await a coroutine function in the client's thread, `start` to start one.
+        """`call` awaits a coroutine function in the client's thread, `start` starts one.
 
         Both raise ClosedError once the client is closed.
         """

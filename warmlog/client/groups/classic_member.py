@@ -1,4 +1,4 @@
-"""The requests of a member of a classic group: it gives up all partitions in a rebalance, and joins again."""
+"""The requests of a member of a classic group, which gives up all partitions in a rebalance and joins again."""
 
 from typing import Protocol
 
@@ -26,8 +26,8 @@ HEARTBEATS_PER_SESSION = 3  # tolerates two lost heartbeats
 class GroupMember(Protocol):
     """The requests of a member, whatever the type of its group.
 
-    `generation`: the member's generation or epoch, NO_GENERATION while it is no member. `target`: the partitions that
-    it may read. `held`: those that it does read. `heartbeat_interval_s`: time between two heartbeats.
+    `generation`: the member's generation or epoch, NO_GENERATION while it is not a member. `target`: the partitions it
+    may read. `held`: the partitions it reads. `heartbeat_interval_s`: time between two heartbeats.
     """
 
     member_id: str
@@ -41,7 +41,7 @@ class GroupMember(Protocol):
 
     @property
     def may_be_member(self) -> bool:
-        """Whether the group may have this member."""
+        """Whether the group may still list this member."""
 
     @property
     def is_heartbeat_due(self) -> bool:
@@ -57,7 +57,7 @@ class GroupMember(Protocol):
         """Handle an error that ends this generation or this membership."""
 
     async def leave(self) -> None:
-        """Leave, as far as members of this kind do. Raises WarmlogError."""
+        """Leave the group, if members of this kind do. Raises WarmlogError."""
 
 
 class ClassicMember:
@@ -80,7 +80,7 @@ class ClassicMember:
 
     @property
     def may_be_member(self) -> bool:
-        """Whether the member has an id: the broker drops a first join whose connection closes."""
+        """Whether the member has an id; the broker drops a first join whose connection closes."""
         return self.member_id != NO_MEMBER
 
     @property
@@ -124,7 +124,7 @@ class ClassicMember:
             self.generation = NO_GENERATION
 
     async def leave(self) -> None:
-        """Leave; a static member stays, since it may come back. Raises WarmlogError."""
+        """Leave, unless this is a static member, which may come back. Raises WarmlogError."""
         if self._options.instance_id is None:
             leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
             await self._coordinator.request(

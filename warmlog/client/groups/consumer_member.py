@@ -1,9 +1,9 @@
-"""The requests of a member of a consumer group (KIP-848): heartbeats that carry what has changed.
+"""The requests of a member of a consumer group (KIP-848): heartbeats that carry the changes.
 
     join (epoch 0) -> heartbeats at the broker's interval, each with the current epoch
     reply with fewer partitions -> the reader gives them up -> heartbeat without them
     reply with more partitions  -> the reader opens them    -> heartbeat with them
-    fenced                      -> everything is given up   -> join again with the same member id
+    fenced                      -> all are given up         -> join again with the same member id
 
 After an error, the next heartbeat has all fields: the broker may not have received the last one.
 """
@@ -28,12 +28,12 @@ from warmlog.protocol.partitions import TopicPartition
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-LEAVE_FOR_RESTART_EPOCH = -2  # of a static member
-FIRST_INTERVAL_S = 5.0  # until the broker has sent its own
+LEAVE_FOR_RESTART_EPOCH = -2  # for a static member
+FIRST_INTERVAL_S = 5.0  # until the broker has sent its interval
 
 
 async def is_stable(cluster: Cluster, group: str) -> bool:
-    """Whether each member of a group has what it is to have. Raises WarmlogError."""
+    """Return whether every member of a group has its target assignment. Raises WarmlogError."""
     request = DescribeConsumerGroupsRequest(groups=(group,))
     reply = await cluster.ask_coordinator(CoordinatorType.GROUP, group, request, DescribeConsumerGroupsResponse)
     return reply.groups[0].state == ConsumerGroupState.STABLE
@@ -84,7 +84,7 @@ class ConsumerMember:
             raise
 
     async def heartbeat(self) -> bool:
-        """Report what has changed, and update `target`. Raises WarmlogError."""
+        """Report the changes, and update `target`. Raises WarmlogError."""
         if self._options.pattern is not None:
             await self._topics.have_changed(is_leader=False)
         try:
@@ -125,7 +125,7 @@ class ConsumerMember:
         self.target = self.held = frozenset()
 
     async def leave(self) -> None:
-        """Leave, or if this is a static member, let it come back. Raises WarmlogError."""
+        """Leave; a static member leaves only until it comes back. Raises WarmlogError."""
         is_static = self._options.instance_id is not None
         request = HeartbeatConsumerGroupRequest(
             group=self._options.group,

@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Value)
 
 
 class CoordinatorLink:
-    """Connects to the coordinator when a request needs it. Its connections live in `tasks`, None for the client's."""
+    """Connects to the coordinator when a request needs it, in the task group `tasks`; None for the client's."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -47,7 +47,7 @@ class CoordinatorLink:
             raise ConnectionLostError("another request to the coordinator has failed") from error
 
     async def close_after(self, error: WarmlogError) -> None:
-        """Disconnect, and find the coordinator again if the error says that it is another broker."""
+        """Disconnect, and look up the coordinator again if the error shows that it has moved."""
         self.close()
         try:
             await self._cluster.lose_coordinator(CoordinatorType.GROUP, self._group, error, self.tasks)

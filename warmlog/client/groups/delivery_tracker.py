@@ -1,10 +1,10 @@
-"""Track which delivered records are processed, and so the offsets that may be committed.
+"""Track which delivered records are processed, and thereby the offsets that may be committed.
 
-A record counts as processed when the next one is requested. Nothing is stored per record: a list is delivered with an
-iterator, and what remains in the iterator tells how far the caller is.
+A record counts as processed when the next one is requested. Nothing is stored per record: a list is delivered through
+an iterator, whose remaining items show the caller's progress.
 
 The caller's thread takes from the iterator while the client's thread calls `revoke` and `committable` (`blocking`).
-Each of these looks at the iterator in one step of the interpreter, so no record is both delivered and revoked.
+Each of these reads the iterator in one step of the interpreter, so no record is both delivered and revoked.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,7 +15,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 
 class DeliveryTracker:
-    """The current list of records. `remaining`: the records that were not taken yet."""
+    """The current list of records. `remaining`: the records not taken yet."""
 
     __slots__ = ("_after", "_kept_back", "_records", "_whole", "remaining")
 
@@ -23,7 +23,7 @@ class DeliveryTracker:
         self._records: list[ConsumedRecord] = []
         self._after: Mapping[TopicPartition, int] = {}
         self._whole = False
-        self._kept_back: list[ConsumedRecord] = []  # by `keep_back`
+        self._kept_back: list[ConsumedRecord] = []  # set by `keep_back`
         self.remaining: Iterator[ConsumedRecord] = iter(())
 
     def reset(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -32,11 +32,11 @@ class DeliveryTracker:
         self._kept_back = []
 
     def deliver(self, records: list[ConsumedRecord], after: Mapping[TopicPartition, int]) -> None:
-        """Deliver a list through `remaining`. `after`: the positions behind it."""
+        """Deliver a list through `remaining`. `after`: the positions after it."""
         self._records, self._after, self._whole, self.remaining = records, after, False, iter(records)
 
     def deliver_all(self, records: list[ConsumedRecord], after: Mapping[TopicPartition, int]) -> None:
-        """Deliver a list that the caller takes at once."""
+        """Deliver a list that the caller takes as a whole."""
         self._records, self._after, self._whole, self.remaining = records, after, True, iter(())
 
     def finish(self) -> None:
@@ -60,7 +60,7 @@ class DeliveryTracker:
         self._kept_back = self._revoke_remaining() or self._kept_back
 
     def take_kept_back(self) -> list[ConsumedRecord]:
-        """Return the records that `keep_back` has kept, to be delivered as a list of their own."""
+        """Return the records kept by `keep_back`, to be delivered as a separate list."""
         kept, self._kept_back = self._kept_back, []
         return kept
 
@@ -78,18 +78,18 @@ class DeliveryTracker:
         self._after, self._records, self.remaining = self._positions_at(taken), self._records[:taken], iter(())
 
     def revoke_last(self) -> None:
-        """Revoke the record (or whole list) taken last, too."""
+        """Also revoke the record (or whole list) taken last."""
         self.revoke()
         self.revoke_after(0 if self._whole else max(len(self._records) - 1, 0))
 
     def first_left(self, key: TopicPartition) -> int | None:
-        """Return the offset of the first record of a partition that was not taken; None without one."""
+        """Return the offset of a partition's first record not taken; None if there is none."""
         return next((record.offset for record in self._left() if (record.topic, record.partition) == key), None)
 
     def move(self, key: TopicPartition, offset: int, *, keep_taken: bool) -> None:
-        """Continue a partition at an offset, without its records that were not taken.
+        """Continue a partition at an offset, dropping its records not taken.
 
-        `keep_taken`: those taken count as before; otherwise the offset is what is committed.
+        `keep_taken`: records already taken still count; otherwise this offset is committed.
         """
         left = list(self.remaining)
         taken = self._records[: len(self._records) - len(left)]
@@ -101,13 +101,13 @@ class DeliveryTracker:
         self._after = {**self._after, key: offset}
 
     def _left(self) -> list[ConsumedRecord]:
-        """Return the records that were not taken; they remain."""
+        """Return the records not taken, without removing them."""
         left = list(self.remaining)
         self.remaining = iter(left)
         return left + self._kept_back
 
     def committable(self, *, include_last: bool) -> dict[TopicPartition, int]:
-        """Return the offsets to commit. `include_last`: the record (or whole list) taken last is processed, too."""
+        """Return the offsets to commit. `include_last`: the record (or whole list) taken last counts as processed."""
         taken = len(self._records) - length_hint(self.remaining)
         if include_last:
             return self._positions_at(taken)

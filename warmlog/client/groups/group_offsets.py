@@ -1,4 +1,4 @@
-"""Fetch and commit the offsets of a group, as one of its members or from outside."""
+"""Fetch and commit the offsets of a group, as a member or from outside the group."""
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class GroupOffsets:
-    """The committed offsets of a group, as far as a member has fetched or committed them."""
+    """The committed offsets of a group that a member has fetched or committed."""
 
     def __init__(self, coordinator: CoordinatorLink, group: str, random: Random) -> None:
         self._coordinator = coordinator
@@ -50,16 +50,16 @@ class GroupOffsets:
         self._committed: dict[TopicPartition, int] = {}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was committed for partitions that other members may commit from now on."""
+        """Forget the offsets of partitions that other members may commit from now on."""
         for key in list(partitions):
             self._committed.pop(key, None)
 
     def forget_all(self) -> None:
-        """Forget what was committed for all partitions."""
+        """Forget the offsets of all partitions."""
         self._committed = {}
 
     async def fetch(self, partitions: Iterable[TopicPartition], patience_s: float) -> dict[TopicPartition, int]:
-        """Return the committed offsets, NO_OFFSET where there is none. Raises WarmlogError.
+        """Return the committed offsets; NO_OFFSET for partitions without one. Raises WarmlogError.
 
         `patience_s`: how long to wait for a transaction that may still change them.
         """

@@ -4,9 +4,9 @@ In a classic group there is one BatchStream per generation. In a consumer group 
 fenced: partitions are removed from it and added to it while it reads the others.
 
 Invariants:
-1. Partitions are given up only when the caller requests the next record: then all earlier ones are processed.
-2. A partition that the member keeps is read on from its position; any other from the group's committed offset.
-   Records that were fetched for it, but not taken by the caller when another one was given up, are delivered next.
+1. Partitions are given up only when the caller requests the next record, since all earlier ones are then processed.
+2. A partition that the member keeps continues at its position; any other starts at the group's committed offset. If a
+   partition is given up, fetched records of the kept ones that the caller has not taken are delivered next.
 3. As in `consuming.stream`: an error is raised after the records before it, and a cancelled call has consumed nothing.
 """
 
@@ -44,11 +44,11 @@ class GroupReader:
         self._random = random
         self._subscription = subscription
         self._stream: BatchStream | None = None
-        self._joins = self._changes = 0  # of the membership, that the stream knows of
+        self._joins = self._changes = 0  # the membership's counters as of the stream's last update
         self._last_positions: tuple[int, Mapping[TopicPartition, int]] = (NO_GENERATION, {})  # generation, positions
         self._has_pattern = options.pattern is not None
         self._callbacks = options.callbacks
-        self._held: tuple[TopicPartition, ...] = ()  # what the callbacks have been told that the member has
+        self._held: tuple[TopicPartition, ...] = ()  # the partitions last reported to the callbacks
         self._paused: set[TopicPartition] = set()
         self._closed = False
         self._busy = False
@@ -84,9 +84,9 @@ class GroupReader:
     def transactional_commit(
         self, positions: Mapping[TopicPartition, int] | None
     ) -> tuple[Member, Mapping[TopicPartition, int]]:
-        """Return who commits which offsets in a transaction: these, or those after all records taken.
+        """Return the member and the offsets to commit in a transaction: these, or those after all records taken.
 
-        Raises GroupMovedOnError; ValueError if the stream commits by itself, which would count outside of transactions.
+        Raises GroupMovedOnError; ValueError if the stream commits by itself, which would bypass transactions.
         """
         if self.membership.commits_by_itself:
             raise ValueError("the stream commits offsets by itself: open it with auto_commit=False")
@@ -94,7 +94,7 @@ class GroupReader:
         return member, self.tracker.committable(include_last=True) if positions is None else positions
 
     def seek(self, offset: int, *, partition: int, topic: str | None) -> None:
-        """Continue a partition of the assignment at an offset, which the next commit commits. Raises ValueError."""
+        """Continue a partition of the assignment at an offset, which the next commit includes. Raises ValueError."""
         stream = self._assigned_stream()
         ((topic, partition),) = stream.chosen(partition, topic=topic)
         stream.seek(offset, partition=partition, topic=topic)
@@ -130,12 +130,12 @@ class GroupReader:
 
     @property
     def after(self) -> dict[TopicPartition, int]:
-        """The positions behind the last list of records."""
+        """The positions after the last list of records."""
         return {} if self._stream is None else self._stream.positions
 
     @property
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets the records taken are behind the ends of the partitions."""
+        """The number of offsets from the records taken to the ends of the partitions."""
         if self._stream is None:
             return {}
         return lag_of(self.tracker.committable(include_last=True), self._stream.high_watermarks)
@@ -155,7 +155,7 @@ class GroupReader:
     async def aclose(self, *, include_last: bool) -> None:
         """Stop reading, and wait until the member has left."""
         if not self._closed and not include_last:
-            self.tracker.revoke_last()  # so that a callback does not commit it
+            self.tracker.revoke_last()  # so that callbacks do not commit the record taken last
         try:
             await self._give_up(self._held)
         finally:
@@ -196,7 +196,7 @@ class GroupReader:
         return self._has_pattern and isinstance(error, UnknownTopicError)
 
     async def _change_stream(self, stream: BatchStream) -> None:
-        """Read the partitions that were added, and no longer those that were given up, beside the others."""
+        """Start reading added partitions and stop reading those given up, while the others continue."""
         changes = self.membership.changes
         await stream.assign(self._starts())
         self.tracker.add(stream.positions)
@@ -206,7 +206,7 @@ class GroupReader:
             await self._take_over(added)
 
     async def _take_over(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Tell the callbacks that these partitions are read from now on."""
+        """Report to the callbacks that these partitions are read from now on."""
         self._pause(self._paused.intersection(partitions))
         self._held += partitions
         await self._callbacks.assigned(partitions)
@@ -219,7 +219,7 @@ class GroupReader:
             await self._callbacks.lost(lost)
 
     async def _give_up(self, partitions: Collection[TopicPartition]) -> None:
-        """Tell the callbacks, once, that these partitions are given up, or are lost already."""
+        """Report to the callbacks, once, that these partitions are given up or already lost."""
         leaving = tuple(key for key in self._held if key in partitions)
         self._held = tuple(key for key in self._held if key not in partitions)
         if leaving and not self._closed:
@@ -244,7 +244,7 @@ class GroupReader:
         return replace(self._subscription, topics=tuple(dict.fromkeys(topic for topic, _ in starts)), starts=starts)
 
     def _starts(self) -> dict[TopicPartition, Start]:
-        """Return where the partitions of the assignment start."""
+        """Return the starts of the assigned partitions."""
         generation, held = self._last_positions
         is_next = generation != NO_GENERATION and self.membership.generation == generation + 1
         starts: dict[TopicPartition, Start] = {}
@@ -260,7 +260,7 @@ class GroupReader:
         if not stream.positions:
             with self._interruptible():
                 if not self._subscription.until_end:
-                    await anyio.sleep_forever()  # until an assignment arrives
+                    await anyio.sleep_forever()  # interrupted by an assignment
                 await self.membership.wait_settled()
             return None if self.membership.must_join or not self._subscription.until_end else []
         records: list[ConsumedRecord] = []
@@ -322,7 +322,7 @@ class GroupStream:
         return self._reader.lag
 
     def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
-        """Continue at an offset, of the only topic unless one is named; commits go by it, too.
+        """Continue at an offset, of the only topic unless one is named; commits also follow it.
 
         Raises ValueError unless the partition is assigned to this member.
         """
@@ -331,8 +331,8 @@ class GroupStream:
     def pause(self, *partitions: int, topic: str | None = None) -> None:
         """Stop reading partitions, by default all that are assigned, until `resume`.
 
-        What the member keeps in a rebalance remains paused. While all partitions are paused, the stream waits: only
-        another task can resume it. Raises ValueError.
+        Partitions that the member keeps in a rebalance remain paused. While all partitions are paused, the stream
+        waits: only another task can resume it. Raises ValueError.
         """
         self._reader.pause(*partitions, topic=topic)
 

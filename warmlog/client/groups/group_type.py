@@ -1,6 +1,6 @@
-"""Which type of group a member joins: a consumer group (KIP-848), or a classic group.
+"""Choose the type of group that a member joins: a consumer group (KIP-848) or a classic group.
 
-With "auto" it is a consumer group, unless the broker has none, or the group has members of the classic protocol.
+"auto" selects a consumer group, unless the broker does not support them or the group has classic members.
 """
 
 import logging
@@ -15,14 +15,14 @@ from warmlog.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-MAX_SWITCHES = 3  # in one join: the group may change its type meanwhile
-# Errors of a join that say that the group is of the other type, or that the broker has no groups of this type.
+MAX_SWITCHES = 3  # changes of type in one join, since the group may change its type meanwhile
+# Errors of a join which show that the group has the other type, or that the broker does not support this one.
 OF_CLASSIC_GROUPS = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}
 OF_CONSUMER_GROUPS = {ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
 
 
 class GroupTypes:
-    """Makes members of the type that the options allow and the group has."""
+    """Creates members of the type that the options allow and the group has."""
 
     def __init__(self, coordinator: CoordinatorLink, options: MemberOptions, topics: SubscribedTopics) -> None:
         self._coordinator = coordinator
@@ -36,11 +36,11 @@ class GroupTypes:
         return kind(self._coordinator, self._options, self._topics)
 
     def joined(self) -> None:
-        """Begin counting again: the member has joined."""
+        """Reset the count of type changes after the member has joined."""
         self._switches = 0
 
     def other(self, member: GroupMember, error: WarmlogError) -> GroupMember | None:
-        """Return a member of the other type, if a join failed because the group is of that type."""
+        """Return a member of the other type if a join failed because the group has that type."""
         is_consumer = isinstance(member, ConsumerMember)
         if self._options.group_protocol != "auto" or self._switches == MAX_SWITCHES:
             return None

@@ -19,14 +19,14 @@ from warmlog.protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
 DEFAULT_TOPICS_INTERVAL_S = 300.0  # Kafka's metadata.max.age.ms
 
-#: The protocol of a group's members: KIP-848's, the classic one, or the first of them that the group allows.
+#: The protocol of a group's members: KIP-848's, the classic one, or the first of these that the group allows.
 GroupProtocol: TypeAlias = Literal["auto", "consumer", "classic"]
-#: A name, several, or a pattern for whole names.
+#: A topic name, several names, or a pattern that must match whole names.
 Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
 
 
 def named(topics: Topics) -> str | tuple[str, ...]:
-    """Return the names of topics, for a stream without a group. Raises TypeError for a pattern."""
+    """Return the topic names for a stream without a group. Raises TypeError for a pattern."""
     if isinstance(topics, re.Pattern):
         raise TypeError("topics must be named: a pattern needs a group")
     return topics if isinstance(topics, str) else tuple(topics)
@@ -58,7 +58,7 @@ CALLBACKS = ("on_assigned", "on_revoked", "on_lost")
 class MemberOptions:
     """Options of a group member. Raises ValueError for a value out of range.
 
-    `pattern`: what the names of its topics match; `topics` is empty then.
+    `pattern`: selects topics by name; `topics` is then empty.
     """
 
     group: str
@@ -88,7 +88,7 @@ class MemberOptions:
 def make_group_subscription(
     group: str, topics: Topics, start: Start, **options: Unpack[GroupConsumeOptions]
 ) -> tuple[Subscription, MemberOptions]:
-    """Validate what a member reads and how. Raises ValueError, TypeError.
+    """Validate the topics and options of a member. Raises ValueError, TypeError.
 
     If a committed offset no longer exists, the member continues at `start` if that is an end, else at the beginning.
     """

@@ -8,7 +8,7 @@ In a consumer group, `join` also gives up and takes over single partitions, whil
 
 Invariants:
 1. Partitions are given up only when the reader calls `join`: then every delivered record is processed. So a live member
-   commits what it has read before another member continues from there.
+   commits its progress before another member continues from there.
 2. Everything runs in one task of the client, so a cancelled reader neither interrupts a join nor skips leaving. The
    task holds no reference to the reader, which may be garbage collected without being closed.
 3. Only offsets read in the current membership are committed.
@@ -39,9 +39,9 @@ from warmlog.protocol.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT_S = 5.0  # leaving does not wait longer for an unreachable broker
+LEAVE_TIMEOUT_S = 5.0  # limit for leaving if the broker cannot be reached
 FENCED = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
-# Further errors of heartbeats after which a member has nothing any more.
+# Further heartbeat errors after which a member has lost all its partitions.
 REMOVED = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}
 
 
@@ -49,9 +49,9 @@ class Membership:
     """A group member from its first `join` until `stop`. Not thread-safe.
 
     `assignment`: its partitions with the offsets that were committed when they were assigned, NO_OFFSET where there was
-    none. `joins`: how often it has joined; a partition that it has kept since then is read on. `changes`: how often the
-    assignment was replaced. `failure`: why the membership ended, if not by `stop`. `must_join`: `join` must be called,
-    to give up partitions or to get the first or more; `on_change` is called when it becomes true.
+    none. `joins`: how often it has joined; a partition kept since then continues at its position. `changes`: how often
+    the assignment was replaced. `failure`: why the membership ended, if not by `stop`. `must_join`: `join` must be
+    called, to give up partitions or to get the first or more; `on_change` is called when it becomes true.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Membership:
         self._offsets = GroupOffsets(self._coordinator, options.group, random)
         self._types = GroupTypes(self._coordinator, options, self._topics)
         self._member = self._types.first()
-        self._assigned: dict[TopicPartition, int] = {}  # with committed offsets, which the reader can take over
+        self._assigned: dict[TopicPartition, int] = {}  # with committed offsets, for the reader to start
         self._commit_due_at = 0.0
-        self._requested_join: anyio.Event | None = None  # set when the requested join is over
+        self._requested_join: anyio.Event | None = None  # set when the requested join has finished
         self._wake = anyio.Event()
         self._stopping = False
         self._commit_last = False
         self._failed_heartbeats = 0
-        self._must_rejoin = False  # with all partitions
+        self._must_rejoin = False  # all partitions are given up
         self._joining: anyio.CancelScope | None = None
         self._started = False
         self._ended = anyio.Event()
@@ -102,14 +102,14 @@ class Membership:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether `join` gives up some partitions only, while the others are read."""
+        """Whether `join` gives up only some partitions while the others are read."""
         is_member = isinstance(self._member, ConsumerMember) and self.generation != NO_GENERATION
         return is_member and not self._must_rejoin
 
     # -- called by the reader --
 
     async def join(self) -> None:
-        """Give up partitions, all records processed, and wait for an assignment. Raises WarmlogError.
+        """Give up partitions after all records are processed, and wait for an assignment. Raises WarmlogError.
 
         If the call is cancelled, the join continues; the next call waits for it.
         """
@@ -164,7 +164,7 @@ class Membership:
             raise broker_error(code, None, about=f"group {self._options.group!r}")
 
     async def wait_settled(self) -> None:
-        """Wait until the members of a consumer group have the partitions that they are to have. Raises WarmlogError."""
+        """Wait until the members of a consumer group have their target assignments. Raises WarmlogError."""
         for delay in delays_s(self._random):
             if not self.is_incremental:
                 return
@@ -366,9 +366,9 @@ class Membership:
     # -- commits --
 
     async def _try_commit(self, *, include_last: bool, limit_s: float = 0.0) -> None:
-        """Commit processed records; log a failure: what is not committed is read again.
+        """Commit processed records; only log a failure, since uncommitted records are read again.
 
-        With a limit, it is tried again for so long while that may help.
+        With a limit, retry for that long while a retry may succeed.
         """
         if self.generation == NO_GENERATION:
             return
@@ -381,7 +381,7 @@ class Membership:
     async def _repeat(self, attempt: Callable[[], Awaitable[None]], limit_s: float) -> None:
         """Call `attempt` until it succeeds. Raises its last error if that is final or the time is over.
 
-        A member that leaves does not wait for a broker if none can be reached.
+        A leaving member does not wait if no broker can be reached.
         """
         deadline = anyio.current_time() + limit_s
         for delay in delays_s(self._random):

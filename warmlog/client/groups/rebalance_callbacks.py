@@ -1,4 +1,4 @@
-"""Tell a program which partitions its group stream gets and gives up."""
+"""Report to a program which partitions its group stream gets and gives up."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ RebalanceCallback: TypeAlias = Callable[[Sequence[TopicPartition]], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceCallbacks:
-    """The functions that a program gave. Each is called by the reader's task, between two steps of the stream."""
+    """The callbacks of a program. Each is called by the reader's task, between two steps of the stream."""
 
     on_assigned: RebalanceCallback | None = None
     on_revoked: RebalanceCallback | None = None
@@ -30,7 +30,7 @@ class RebalanceCallbacks:
         await _call(self.on_revoked, partitions)
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Report that other members may read the partitions already. `on_revoked` stands in for `on_lost`."""
+        """Report that other members may already read the partitions. Without `on_lost`, `on_revoked` is called."""
         await _call(self.on_lost or self.on_revoked, partitions)
 
 

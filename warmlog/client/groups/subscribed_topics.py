@@ -1,4 +1,4 @@
-"""The topics that a group member reads: those that it names, or all whose names match a pattern."""
+"""The topics of a group member: named topics, or all whose names match a pattern."""
 
 from math import inf
 
@@ -9,7 +9,7 @@ from warmlog.client.errors import UnknownTopicError, WarmlogError
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.protocol.errors import ErrorCode
 
-INTERNAL_PREFIX = "__"  # of topics that no pattern matches
+INTERNAL_PREFIX = "__"  # of internal topics, which no pattern matches
 
 
 class SubscribedTopics:

@@ -6,7 +6,7 @@
     settled  acknowledged or failed: its records have their result
 
 Invariants:
-1. A partition's batches are sent in the order in which they were opened; a retried batch takes its old place.
+1. A partition's batches are sent in the order in which they were opened; a retried batch keeps its position.
 2. A batch settles once. A batch that was split settles when both halves have.
 """
 
@@ -46,8 +46,8 @@ class ProducerStamp(NamedTuple):
 class Batch:
     """Records of one partition. `sequence` orders a partition's batches; times are those of the event loop.
 
-    `size`: of the records, uncompressed. `watched`: someone waits for the result and will see an error. `stamp`: set
-    before a batch of a transaction is sent for the first time.
+    `size`: uncompressed size of the records. `watched`: a caller waits for the result and will see an error. `stamp`:
+    set before a batch of a transaction is sent for the first time.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Batch:
         return self.size - before
 
     def encoded(self, codec: Codec) -> bytes:
-        """Return the batch as sent. No record can be added after the first call."""
+        """Return the batch as sent. No records can be added after the first call."""
         if self._builder is not None:
             stamp = {} if self.stamp is None else {**self.stamp._asdict(), "attributes": TRANSACTIONAL_BIT}
             self._encoded = self._builder.build(compression=codec, **stamp)
@@ -110,7 +110,7 @@ class Batch:
         return self._encoded
 
     def split(self) -> "tuple[Batch, ...]":
-        """Return two halves to send instead of a batch that was too large. It must have been encoded."""
+        """Split a batch that was too large into two halves to send instead. It must have been encoded."""
         rows = [(row.timestamp, row.key, row.value, row.headers) for row in records_in(self._encoded, check_crc=False)]
         middle = len(rows) // 2
         self._encoded = b""
@@ -129,8 +129,7 @@ class Batch:
     def settle(self, base_offset: int, log_append_time: int, error: WarmlogError | None) -> "Batch | None":
         """Record the outcome: acknowledged, or failed for good.
 
-        Return the batch as the producer knows it if that is settled now: this one or the one it was split from; else
-        None.
+        Return the producer's batch if it is now settled: this one or the one it was split from; else None.
         """
         self.base_offset = base_offset
         self.log_append_time = log_append_time
@@ -143,7 +142,7 @@ class Batch:
         return self if self._split_from is None else self._split_from.half_settled()
 
     def half_settled(self) -> "Batch | None":
-        """Settle a split batch when its second half settles; return it then."""
+        """Settle a split batch and return it if both halves are settled, else return None."""
         if not all(half.done for half in self._halves):
             return None
         return self.settle(-1, -1, next((half.error for half in self._halves if half.error), None))
@@ -162,7 +161,7 @@ class Batch:
                 return half.metadata(index, timestamp)
             index -= half.count
         if self.error is not None:
-            raise self.error.with_traceback(None)  # without those of other records
+            raise self.error.with_traceback(None)  # without the errors of other records
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return RecordMetadata(
             self.topic, self.partition, offset, timestamp if self.log_append_time < 0 else self.log_append_time
@@ -202,7 +201,7 @@ class Delivery:
 
 
 class PartitionQueue:
-    """The unsent batches of one partition. `is_waiting`: none may be sent before the reply to the last one."""
+    """The unsent batches of one partition. `is_waiting`: no batch may be sent before the reply to the last one."""
 
     __slots__ = ("_opened", "closed", "is_waiting", "open", "partition", "topic")
 

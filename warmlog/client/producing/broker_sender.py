@@ -46,7 +46,7 @@ class BrokerSender:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is an open connection."""
+        """Whether the connection is open."""
         return self._connection is not None and not self._connection.closed
 
     @property

@@ -2,14 +2,14 @@
 
     queue -> pump -> the leader's BrokerSender -> _replied -> settled, or back into the queue
 
-Nothing here waits. `pump` runs on every change (a full batch, a reply, a connection, a time that has come) and sends
-all that can be sent.
+Nothing here blocks. `pump` runs on every change (a full batch, a reply, a connection, a deadline) and sends all batches
+that can be sent.
 
 Invariants:
 1. Every batch settles: by its last attempt after `delivery_timeout_s`, or by `close`.
-2. A request holds at most one batch per partition. A partition that was served goes to the back of the line.
-3. Of a transaction at most one batch of a partition is in flight. So the broker stores batches in their order, and
-   recognizes one that is sent again.
+2. A request holds at most one batch per partition. A partition that was served moves to the back of the queue.
+3. At most one batch of a partition is in flight in a transaction. So the broker stores batches in order, and recognizes
+   a batch that is sent again.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from warmlog.protocol.response import ProducedPartition, ProduceResponse
 
 MAX_REQUEST_BYTES = 1 << 20  # Kafka's max.request.size; a single batch may be larger
 
-# Errors that show outdated metadata.
+# Errors caused by outdated metadata.
 _OUTDATED_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -49,8 +49,8 @@ _OUTDATED_METADATA = frozenset(
 class BatchDispatcher:
     """Send batches. `run` it in a task, and `close` it at the end. Not thread-safe.
 
-    `settled`: called with each batch that was acknowledged or has failed for good. `identity`: the transactional
-    producer that sends them, if one does.
+    `settled`: called with each batch that was acknowledged or has finally failed. `identity`: the transactional
+    producer that sends them, if any.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class BatchDispatcher:
         self._identity = identity
         self._linger_s = settings.linger_ms / 1000
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._pending: dict[PartitionQueue, None] = {}  # queues with a batch, in the order of service
+        self._pending: dict[PartitionQueue, None] = {}  # queues with a batch, in order of service
         self._broker_senders: dict[int, BrokerSender] = {}
         self._lookups: set[str] = set()
         self._next_at = inf  # when the next batch becomes ready by time
@@ -124,11 +124,11 @@ class BatchDispatcher:
             queue.close()
 
     def pump_soon(self) -> None:
-        """Pump at the event loop's next turn, after the tasks that are about to add records."""
+        """Pump at the event loop's next turn, after tasks that are about to add records."""
         self._wake.set()
 
     def close(self) -> None:
-        """Fail everything that is not settled."""
+        """Fail every batch that is not settled."""
         self._closed = True
         self.fail_unsent(ClosedError("client closed before the record was acknowledged"))
 
@@ -141,7 +141,7 @@ class BatchDispatcher:
 
     def pump(self) -> None:
         """Send every batch that can be sent now."""
-        if self._pumping:  # called by a request that failed at once; the outer call continues
+        if self._pumping:  # called by a request that failed immediately; the outer call continues
             return
         self._pumping = True
         try:
@@ -153,7 +153,7 @@ class BatchDispatcher:
             self._wake.set()
 
     def _send_round(self) -> bool:
-        """Send at most one request to each broker; return whether there was any."""
+        """Send at most one request to each broker; return whether any was sent."""
         now = anyio.current_time()
         requests: dict[BrokerSender, list[Batch]] = {}
         self._next_at = inf
@@ -277,7 +277,7 @@ class BatchDispatcher:
         if error is not None:
             leads = [q for q in self._pending if self._cluster.leader(q.topic, q.partition) == sender.node_id]
             self._unreachable(leads, error)
-            if self._cluster.has_several_brokers:  # another one may lead by now
+            if self._cluster.has_several_brokers:  # the leader may have changed
                 for topic in {queue.topic for queue in leads}:
                     self._cluster.forget_leaders(topic)
         self.pump()

@@ -1,11 +1,11 @@
 """Hand records to a producer that runs in another thread.
 
 Invariants:
-1. The caller's thread only appends to a queue; the producer's thread is woken once for all that are queued meanwhile.
-2. Records of a topic keep their order, also those that wait for the topic's metadata.
-3. `_held_bytes` counts every record that was handed over and is in no batch yet. With the unacknowledged bytes of the
-   producer it exceeds `buffer_bytes` by at most one record.
-4. Every delivery gets an outcome: that of its batch, an error, or ClosedError by `close`.
+1. The caller's thread only appends to a queue; the producer's thread is woken once for all records queued meanwhile.
+2. Records of a topic keep their order, even while they wait for the topic's metadata.
+3. `_held_bytes` counts every record that was handed over and is not in a batch yet. Together with the producer's
+   unacknowledged bytes it exceeds `buffer_bytes` by at most one record.
+4. Every delivery gets an outcome: its batch's outcome, an error, or ClosedError from `close`.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from warmlog.client.producing.producer import GivenHeaders, Producer, Timestamp
 RECORDS_PER_TURN = 500  # of the event loop: about 1 ms
 
 
-Fields: TypeAlias = tuple[bytes | None, bytes | None, GivenHeaders, Timestamp | None, int | None]  # of a Message
+Fields: TypeAlias = tuple[bytes | None, bytes | None, GivenHeaders, Timestamp | None, int | None]  # fields of a Message
 NOTHING: Fields = (None, None, (), None, None)
 
 
@@ -41,7 +41,7 @@ class BlockingDelivery:
     def __init__(self, handoff: "Handoff", topic: str, message: Fields, size: int) -> None:
         self._handoff = handoff
         self._batch: Batch | None = None
-        self._error: Exception | None = None  # of a record that is in no batch
+        self._error: Exception | None = None  # error of a record that is in no batch
         self.topic = topic
         self.message = message
         self.size = size
@@ -72,14 +72,14 @@ class BlockingDelivery:
     # -- the producer's thread --
 
     def add_to(self, batch: Batch, timestamp: int) -> None:
-        """Note that the record is the last one of a batch."""
+        """Record that this is the last record of a batch."""
         self.message = NOTHING
         self._index = batch.count - 1
         self._timestamp = timestamp
-        self._batch = batch  # last: the other thread looks at this first
+        self._batch = batch  # set last, since the other thread reads this first
 
     def fail(self, error: Exception) -> None:
-        """Note that the record cannot be added to any batch."""
+        """Record that this record cannot be added to any batch."""
         self.message = NOTHING
         self._error = error
 
@@ -101,7 +101,7 @@ class ClientThread(NamedTuple):
 class Handoff:
     """The queue into a producer. `run` it in a task of the producer's thread, and `close` it at the end.
 
-    `thread`: the producer's.
+    `thread`: the producer's thread.
     """
 
     def __init__(self, producer: Producer, cluster: Cluster, buffer_bytes: int, thread: "ClientThread") -> None:
@@ -115,7 +115,7 @@ class Handoff:
         self._is_awake = False
         self._closed = False
         self._wake = anyio.Event()
-        self._waiting: dict[str, deque[BlockingDelivery]] = {}  # for metadata, by topic
+        self._waiting: dict[str, deque[BlockingDelivery]] = {}  # records waiting for metadata, by topic
         self._changed = anyio.Event()
 
     # -- the caller's thread --
@@ -225,7 +225,7 @@ class Handoff:
         self._waiting[name].extend(items)
 
     async def _look_up(self, name: str) -> None:
-        """Add the records of a topic when its metadata has arrived; those that come meanwhile wait behind them."""
+        """Add the records of a topic when its metadata has arrived; later ones queue behind them meanwhile."""
         items = self._waiting[name]
         try:
             topic = await self._cluster.topic(name)

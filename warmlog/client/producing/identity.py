@@ -31,7 +31,7 @@ class ProducerIdentity:
         return bool(self._next_sequences)
 
     def stamp(self, batch: Batch) -> None:
-        """Mark a batch as one of the transaction, unless it was sent before."""
+        """Stamp a batch with the transaction, unless it was sent before."""
         if batch.stamp is None:
             key = batch.topic, batch.partition
             base_sequence = self._next_sequences.get(key, 0)
@@ -39,10 +39,10 @@ class ProducerIdentity:
             self._next_sequences[key] = base_sequence + batch.count
 
     def take_back(self, batch: Batch) -> None:
-        """Use the sequences of a batch that was refused again. It must be the last one of its partition."""
+        """Reuse the sequences of a refused batch, which must be the last one of its partition."""
         assert batch.stamp is not None
         self._next_sequences[batch.topic, batch.partition] = batch.stamp.base_sequence
 
     def is_current(self, batch: Batch) -> bool:
-        """Whether a batch is one of the current transaction."""
+        """Return whether a batch belongs to the current transaction."""
         return batch.stamp is None or batch.stamp[:2] == (self.producer_id, self.producer_epoch)

@@ -1,7 +1,7 @@
 """Choose a record's partition.
 
-1. A key maps to the partition where Kafka's Java client puts it: toPositive(murmur2(key)) % partitions. So it moves
-   when partitions are added.
+1. A key maps to the partition that Kafka's Java client chooses for it: toPositive(murmur2(key)) % partitions. So it
+   moves when partitions are added.
 2. Records without a key stick to one partition until its batch is full, then move to another one at random. This fills
    batches better than round-robin (KIP-480).
 

@@ -5,8 +5,8 @@
 Invariants:
 1. `_buffered_bytes` counts every record that is not settled. At `buffer_bytes` no record is added, so the buffer
    exceeds the limit by at most one record.
-2. With `linger_ms` 0 a record is sent at once if nothing is in flight; otherwise with all records added before the
-   event loop's next turn, or before another request may be sent. So batches grow with the load.
+2. With `linger_ms` 0 a record is sent immediately if nothing is in flight; otherwise together with all records added
+   before the event loop's next turn, or before another request may be sent. So batches grow with the load.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from warmlog.client.settings import Settings
 
 GivenHeaders: TypeAlias = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 Timestamp: TypeAlias = int | datetime
-Content: TypeAlias = bytes | bytearray | memoryview  # of a key or value
+Content: TypeAlias = bytes | bytearray | memoryview  # types of a key or value
 
 
 class Message(NamedTuple):
@@ -42,7 +42,7 @@ class Message(NamedTuple):
     partition: int | None = None
 
 
-Producible: TypeAlias = Content | tuple[Content | None, Content | None] | Message  # a value, (key, value), or a message
+Producible: TypeAlias = Content | tuple[Content | None, Content | None] | Message  # value, (key, value), or message
 
 
 def content(given: Content | None) -> bytes | None:
@@ -57,7 +57,7 @@ def content(given: Content | None) -> bytes | None:
 
 
 class PartitionSummary(NamedTuple):
-    """The records that one `produce_many` stored in a partition; other producers' may lie between the two offsets."""
+    """The records that one `produce_many` stored in a partition; other producers' records may lie between them."""
 
     partition: int
     records: int
@@ -76,7 +76,7 @@ class Summary(NamedTuple):
 class Producer:
     """Produce records. `run` it in a task, `close` it at the end. Not thread-safe. `now_ms`: clock for timestamps.
 
-    `identity`: of the transactional producer, if this is one.
+    `identity`: the identity of a transactional producer; None otherwise.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Producer:
     ) -> tuple[Batch, int]:
         """Add a record; return its batch, whose last record it is, and its timestamp. Raises TypeError, ValueError.
 
-        Call `send_added` after one or more.
+        Call `send_added` after adding one or more.
         """
         timestamp = self._now_ms() if given_time is None else _milliseconds(given_time)
         if type(value) is not bytes or key is not None:
@@ -156,7 +156,7 @@ class Producer:
             self._dispatcher.pump_soon()
 
     def report(self, error: Exception) -> None:
-        """Raise an error of a record that could not be added from the next `flush`."""
+        """Make the next `flush` raise the error of a record that could not be added."""
         self._unseen_error = self._unseen_error or error
 
     async def produce_many(
@@ -200,9 +200,9 @@ class Producer:
             raise error
 
     def abandon(self, error: WarmlogError) -> None:
-        """Fail every record that is not settled: the unsent ones now, those in flight with their replies.
+        """Fail every record that is not settled: unsent ones now, those in flight when their replies arrive.
 
-        The errors of the latter are reported only to those who wait for them.
+        The errors of the latter are reported only to callers that wait for them.
         """
         self._dispatcher.fail_unsent(error)
         for batch in self._outstanding:
@@ -210,7 +210,7 @@ class Producer:
         self._unseen_error = None
 
     def close(self) -> None:
-        """Fail everything that is not settled; call `flush` first."""
+        """Fail every record that is not settled; call `flush` first."""
         self._closed = True
         self._dispatcher.close()
 
@@ -325,7 +325,7 @@ def _header_pairs(given: GivenHeaders) -> Headers:
 
 
 class _BatchRecords:
-    """The records that one `produce_many` put into one batch: first and last index, and their number."""
+    """The records that one `produce_many` added to one batch: first index, last index and count."""
 
     __slots__ = ("batch", "first", "last", "records")
 

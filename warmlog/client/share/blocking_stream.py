@@ -1,6 +1,6 @@
-"""The blocking face of a stream of jobs: an iterator in the caller's thread over a stream in the client's thread.
+"""The blocking version of a stream of jobs: an iterator in the caller's thread over a stream in the client's thread.
 
-Jobs cross in lists, all that have arrived. Acknowledgements are handed over without waiting.
+All jobs that have arrived are passed as a list. Acknowledgements are handed over without waiting.
 """
 
 from collections import deque
@@ -26,14 +26,14 @@ class BlockingReceipt:
         self._call = call
 
     def wait(self) -> None:
-        """Wait until the broker has stored it. Raises WarmlogError if it is not, such as JobLostError."""
+        """Wait until the broker has stored it. Raises WarmlogError, such as JobLostError, if it is not stored."""
         self._call(self._receipt.result().wait)
 
 
 class BlockingJob(JobView):
     """A record that this member holds until it is acknowledged, or until its lock expires. See `Job`.
 
-    `with job:` accepts it, or releases it after an exception.
+    `with job:` accepts the job, or releases it after an exception.
     """
 
     __slots__ = ("_call", "_given", "_job", "_start")
@@ -47,23 +47,23 @@ class BlockingJob(JobView):
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether it was accepted, released or rejected."""
+        """Whether the job was accepted, released or rejected."""
         return self._given
 
     def accept(self) -> BlockingReceipt:
-        """Mark it as done. Raises RuntimeError if it was acknowledged before."""
+        """Mark the job as done. Raises RuntimeError if it was acknowledged before."""
         return self._acknowledge(Acknowledgement.ACCEPT)
 
     def release(self) -> BlockingReceipt:
-        """Give it back: it is delivered again, up to the group's limit. Raises RuntimeError as `accept`."""
+        """Return the job for another delivery, up to the group's limit. Raises RuntimeError as `accept`."""
         return self._acknowledge(Acknowledgement.RELEASE)
 
     def reject(self) -> BlockingReceipt:
-        """Refuse it: it is not delivered again, or becomes a dead letter. Raises RuntimeError as `accept`."""
+        """Reject the job: it is not delivered again, or becomes a dead letter. Raises RuntimeError as `accept`."""
         return self._acknowledge(Acknowledgement.REJECT)
 
     def renew(self) -> BlockingReceipt:
-        """Hold it for another lock duration, counted from when the broker is asked. Raises RuntimeError as `accept`."""
+        """Hold the job for another lock duration, from the request's arrival on. Raises RuntimeError as `accept`."""
         return self._acknowledge(Acknowledgement.RENEW)
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> BlockingReceipt:
@@ -73,7 +73,7 @@ class BlockingJob(JobView):
         return BlockingReceipt(self._start(_acknowledge, self._job, acknowledgement), self._call)
 
     def close(self, *, is_good: bool) -> None:
-        """Accept or release it, unless it was acknowledged."""
+        """Accept or release the job, unless it was acknowledged."""
         if not self._given:
             (self.accept if is_good else self.release)()
 
@@ -90,13 +90,13 @@ class BlockingShareStream:
     """An iterator of jobs and a context manager: `with client.share("jobs", group="workers") as jobs`.
 
     Leaving the block sends acknowledgements, releases all other jobs and leaves the group. For one thread at a time;
-    jobs may be acknowledged by others.
+    other threads may acknowledge jobs.
     """
 
     def __init__(
         self, stream: ShareStream, call: Callable[..., Any], start: Callable[..., Any], *, auto_accept: bool
     ) -> None:
-        """Use `call` to await a coroutine function in the client's thread, `start` to start one.
+        """`call` awaits a coroutine function in the client's thread, `start` starts one.
 
         Both raise ClosedError once the client is closed.
         """

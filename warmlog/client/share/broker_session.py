@@ -5,11 +5,11 @@
 
 Invariants:
 1. One request is in flight: the epoch of a session numbers its requests.
-2. A fetch is sent only while a caller waits for a job: records that are not worked on are not held.
-3. Acknowledgements go with the next fetch; without one they are sent after `ACKNOWLEDGE_S`, or at once if a task waits
-   for their receipts.
-4. When the connection is lost, the broker releases what the member holds: all receipts fail, and jobs that were not
-   taken are forgotten.
+2. A fetch is sent only while a caller waits for a job: no records are held without being processed.
+3. Acknowledgements are sent with the next fetch; without one they are sent after `ACKNOWLEDGE_S`, or immediately if a
+   task waits for their receipts.
+4. When the connection is lost, the broker releases the member's records: all receipts fail, and jobs not taken yet are
+   dropped.
 
 Source: org.apache.kafka.clients.consumer.internals.ShareConsumeRequestManager, ShareSessionHandler.
 """
@@ -51,13 +51,13 @@ CLOSING_EPOCH = -1
 MAX_EPOCH = (1 << 31) - 1
 ACKNOWLEDGE_S = 0.1
 LEAVE_TIMEOUT_S = 5.0
-LOST = "the connection was lost, and the broker has released the records that were held over it"
-# The broker has no such session: another one is opened.
+LOST = "the connection was lost, and the broker has released the records held through it"
+# The broker does not have the session: open another one.
 SESSION_ENDED = frozenset({ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH})
 
 
 class _Given(NamedTuple):
-    """An acknowledgement that was not sent yet."""
+    """An acknowledgement that has not been sent yet."""
 
     offset: int
     acknowledgement: Acknowledgement
@@ -66,11 +66,11 @@ class _Given(NamedTuple):
 
 
 class BrokerSession:
-    """The session with one broker. Belongs to the event loop.
+    """The session with one broker. Event loop only.
 
-    `wanted` returns how many jobs callers want now. `arrived` is called with the jobs of each fetch that has succeeded,
-    `lost` when the member holds none of this session's jobs any more, `unreadable` with a partition and its error: it
-    is not fetched again before the next `assign`.
+    `wanted` returns the number of jobs that callers want now. `arrived` is called with the jobs of each successful
+    fetch, `lost` when the member no longer holds any of this session's jobs, `unreadable` with a partition and its
+    error: that partition is not fetched again before the next `assign`.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class BrokerSession:
         self._unreadable = unreadable
         self._connection: Connection | None = None
         self._epoch = OPENING_EPOCH
-        self._generation = 0  # of the session: what was acquired in an earlier one is not held any more
+        self._generation = 0  # number of the session; records acquired in an earlier one are no longer held
         self._assigned: frozenset[TopicPartition] = frozenset()
-        self._known: frozenset[TopicPartition] = frozenset()  # partitions that the broker has in the session
+        self._known: frozenset[TopicPartition] = frozenset()  # partitions in the broker's session
         self._given: dict[TopicPartition, list[_Given]] = {}
         self._acknowledge_at = 0.0
         self._wake = anyio.Event()
@@ -113,7 +113,7 @@ class BrokerSession:
         self.wake()
 
     def wake(self) -> None:
-        """Check again what is to be done."""
+        """Check again whether there is work to do."""
         self._wake.set()
 
     def _acknowledge(self, generation: int, job: Job, acknowledgement: Acknowledgement) -> Receipt:
@@ -178,7 +178,7 @@ class BrokerSession:
             await self._fetch(connection)
 
     async def _connected(self) -> Connection:
-        """Return the connection, a new one if it was closed. Raises WarmlogError."""
+        """Return the connection; open a new one if it was closed. Raises WarmlogError."""
         if self._connection is None or self._connection.closed:
             if self._connection is not None:
                 self._forget(ConnectionLostError(LOST))
@@ -301,7 +301,7 @@ class BrokerSession:
     # -- the end --
 
     def _fail(self, error: WarmlogError) -> None:
-        """Begin another session with the next request."""
+        """Fail all receipts, and open another session with the next request."""
         self._forget(error)
         if self._connection is not None and error.code not in SESSION_ENDED:
             self._connection.close()
@@ -314,7 +314,7 @@ class BrokerSession:
         self._lost(self)
 
     async def _close(self) -> None:
-        """Acknowledge what was given, release the rest, and end the session."""
+        """Send pending acknowledgements, release all other records, and end the session."""
         connection, self._connection = self._connection, None
         self.is_closing = True
         if connection is not None and not connection.closed:
@@ -345,7 +345,7 @@ def _partitions(
 
 
 def _ranges(given: list[_Given]) -> tuple[AcknowledgedOffsets, ...]:
-    """Combine adjacent offsets with the same acknowledgement. The last one of an offset counts."""
+    """Combine adjacent offsets with the same acknowledgement. The last acknowledgement of an offset counts."""
     ranges: list[tuple[int, int, Acknowledgement]] = []
     latest = {each.offset: each.acknowledgement for each in given}
     for offset in sorted(latest):

@@ -1,4 +1,4 @@
-"""A job: a record that a member of a share group holds, and what becomes of it."""
+"""A job: a record held by a member of a share group, and its acknowledgement."""
 
 from collections.abc import Callable, Generator
 from types import TracebackType
@@ -14,7 +14,8 @@ from warmlog.protocol.native.share import Acknowledgement
 class Receipt:
     """The outcome of an acknowledgement. `await` it to wait until the broker has stored it.
 
-    It is sent soon in any case, so a program may ignore it: then a job whose lock had expired is delivered again.
+    The acknowledgement is sent soon in any case, so a program may ignore the receipt: a job whose lock had expired is
+    then delivered again.
     """
 
     __slots__ = ("_event", "_on_wait", "done", "error")
@@ -33,7 +34,7 @@ class Receipt:
             self._event.set()
 
     async def wait(self) -> None:
-        """Wait until it is stored. Raises WarmlogError if it is not, such as JobLostError."""
+        """Wait until it is stored. Raises WarmlogError, such as JobLostError, if it is not."""
         if not self.done:
             self._on_wait()
             self._event = self._event or anyio.Event()
@@ -46,7 +47,7 @@ class Receipt:
 
 
 class JobView:
-    """The fields of a job: those of its record, and `deliveries`: how often it was delivered, this time included."""
+    """The fields of a job: the record's, and `deliveries`, the number of deliveries including this one."""
 
     __slots__ = ("deliveries", "record")
 
@@ -99,9 +100,9 @@ class JobView:
 class Job(JobView):
     """A record that this member holds until it is acknowledged, or until its lock expires (30 s by default).
 
-    Its fields are those of a record; `deliveries` counts how often it has been delivered, this time included. Call one
-    of `accept`, `release` and `reject`, or use it as a context manager, which accepts it, or releases it after an
-    exception. Jobs that are not acknowledged when the stream is left are released.
+    Its fields are the record's, and `deliveries`, the number of deliveries including this one. Call one of `accept`,
+    `release` and `reject`, or use the job as a context manager, which accepts it, or releases it after an exception.
+    Jobs that are not acknowledged when the stream is left are released.
     """
 
     __slots__ = ("_acknowledge", "_given", "expires_at")
@@ -113,7 +114,7 @@ class Job(JobView):
         expires_at: float,
         acknowledge: Callable[["Job", Acknowledgement], Receipt],
     ) -> None:
-        """Hold a record. `expires_at`: the end of the lock, on the event loop's clock, or earlier."""
+        """Hold a record. `expires_at`: the end of the lock on the event loop's clock, or an earlier time."""
         super().__init__(record, deliveries)
         self.expires_at = expires_at
         self._acknowledge = acknowledge
@@ -121,27 +122,27 @@ class Job(JobView):
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether it was accepted, released or rejected."""
+        """Whether the job was accepted, released or rejected."""
         return self._given is not None
 
     def accept(self) -> Receipt:
-        """Mark it as done. Raises RuntimeError if it was acknowledged before."""
+        """Mark the job as done. Raises RuntimeError if it was acknowledged before."""
         return self.acknowledge(Acknowledgement.ACCEPT)
 
     def release(self) -> Receipt:
-        """Give it back: it is delivered again, up to the group's limit. Raises RuntimeError as `accept`."""
+        """Return the job for another delivery, up to the group's limit. Raises RuntimeError as `accept`."""
         return self.acknowledge(Acknowledgement.RELEASE)
 
     def reject(self) -> Receipt:
-        """Refuse it: it is not delivered again, or becomes a dead letter. Raises RuntimeError as `accept`."""
+        """Reject the job: it is not delivered again, or becomes a dead letter. Raises RuntimeError as `accept`."""
         return self.acknowledge(Acknowledgement.REJECT)
 
     def renew(self) -> Receipt:
-        """Hold it for another lock duration, counted from when the broker is asked. Raises RuntimeError as `accept`."""
+        """Hold the job for another lock duration, from the request's arrival on. Raises RuntimeError as `accept`."""
         return self.acknowledge(Acknowledgement.RENEW)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> Receipt:
-        """Do one of these. Raises RuntimeError as `accept`."""
+        """Acknowledge the job in the given way. Raises RuntimeError as `accept`."""
         if self._given is not None:
             raise RuntimeError(f"{self} was acknowledged before")
         receipt = self._acknowledge(self, acknowledgement)
@@ -158,6 +159,6 @@ class Job(JobView):
         self.close(is_good=error is None)
 
     def close(self, *, is_good: bool) -> None:
-        """Accept or release it, unless it was acknowledged."""
+        """Accept or release the job, unless it was acknowledged."""
         if self._given is None:
             (self.accept if is_good else self.release)()

@@ -1,6 +1,6 @@
 """The membership of a share group: heartbeats at the broker's interval, and the partitions that it assigns.
 
-A member that is removed joins again by itself: records are held by member id and lock, not by membership.
+A removed member joins again by itself, since records are held by member id and lock, not by membership.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-FIRST_INTERVAL_S = 5.0  # until the broker has sent its own
+FIRST_INTERVAL_S = 5.0  # until the broker has sent its interval
 LEAVE_TIMEOUT_S = 5.0
 START_SETTING = "share.auto.offset.reset"
 KAFKA_STARTS = {"beginning": "earliest", "end": "latest"}
@@ -34,8 +34,8 @@ KAFKA_STARTS = {"beginning": "earliest", "end": "latest"}
 class ShareMember:
     """A member from `run` on, until cancelled. Not thread-safe.
 
-    `assignment`: the partitions to acquire records from. `changed` is called when it is another one; `failed` with the
-    error that ends the membership.
+    `assignment`: the partitions to acquire records from. `changed` is called when it changes; `failed` with the error
+    that ends the membership.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ShareMember:
         self._group = options.group
         self._topics = options.topics
         self._start = options.start
-        self._unchecked = list(options.topics)  # whether they exist
+        self._unchecked = list(options.topics)  # topics not yet known to exist
         self._auto_create = options.auto_create
         self._changed = changed
         self._failed = failed
@@ -64,7 +64,7 @@ class ShareMember:
         self._failed_since: float | None = None
         self._attempts = 0
         self._has_joined = False
-        self._unassigned = 0  # heartbeats since then without partitions
+        self._unassigned = 0  # heartbeats without partitions since the last join
         self.member_id = str(uuid4())
         self.assignment: frozenset[TopicPartition] = frozenset()
 
@@ -116,7 +116,7 @@ class ShareMember:
         return min(self._interval_s, delay_s(self._unassigned, self._random))
 
     def _may_retry(self, error: WarmlogError) -> bool:
-        """Whether to send another heartbeat: after a removal to join again, else for `delivery_timeout_s`."""
+        """Return whether to send another heartbeat: after a removal to join again, else for `delivery_timeout_s`."""
         if isinstance(error, GroupMovedOnError):
             self._epoch = JOIN_EPOCH
             return True

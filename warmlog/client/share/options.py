@@ -10,7 +10,7 @@ ShareStart: TypeAlias = Literal["beginning", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareOptions:
-    """What a member acquires, and how much at once from a broker."""
+    """The topics of a member, and its limit of jobs acquired from a broker at a time."""
 
     group: str
     topics: tuple[str, ...]
@@ -22,7 +22,7 @@ class ShareOptions:
 def make_share_options(
     topics: str | Iterable[str], *, group: str, start: ShareStart | None, max_jobs: int, auto_create: bool
 ) -> ShareOptions:
-    """Validate what a member reads. Raises ValueError."""
+    """Validate the options of a member. Raises ValueError."""
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not group:
         raise ValueError("group must not be empty")

@@ -1,11 +1,11 @@
 """A stream of jobs: the membership of a share group, and the sessions with the brokers that lead its partitions.
 
 Invariants:
-1. A job is given to the caller once, and not after its lock may have expired.
-2. Leaving the block acknowledges what the caller has acknowledged, releases all other jobs and leaves the group.
+1. A job is passed to the caller once, and only while its lock cannot have expired.
+2. Leaving the block sends the caller's acknowledgements, releases all other jobs and leaves the group.
 3. A cancelled call has taken no job.
-4. No more jobs are acquired at once than callers work off in AHEAD_S: the others are for other members, and the locks
-   of those that wait would expire.
+4. No more jobs are acquired at a time than callers process in AHEAD_S: further ones are left to other members, and the
+   locks of waiting jobs would expire.
 """
 
 import logging
@@ -30,8 +30,8 @@ from warmlog.protocol.partitions import TopicPartition
 logger = logging.getLogger(__name__)
 
 FIRST_AMOUNT = 10
-AHEAD_S = 2.0  # how long callers are to be busy with the jobs that are acquired at once
-GROWTH = 4  # of an amount, at most
+AHEAD_S = 2.0  # time for which the jobs acquired at a time should keep callers busy
+GROWTH = 4  # maximum growth of the amount
 
 
 class ShareStream:
@@ -51,7 +51,7 @@ class ShareStream:
         self._last: Job | None = None
         self._waiting = 0
         self._amount = min(FIRST_AMOUNT, options.max_jobs)
-        self._arrived_at: float | None = None  # of jobs that were the last ones at that time
+        self._arrived_at: float | None = None  # when the jobs arrived that were then the only ones
         self._arrived_count = 0
         self._changed = anyio.Event()
         self._replan = anyio.Event()
@@ -74,7 +74,7 @@ class ShareStream:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was closed, and has left the group."""
+        """Whether the stream was closed and has left the group."""
         return self._ended is not None and self._ended.is_set()
 
     # -- jobs --
@@ -121,7 +121,7 @@ class ShareStream:
         return not self._closed
 
     def _next_held(self) -> Job | None:
-        """Return the next job whose lock cannot have expired, None if there is none."""
+        """Return the next job whose lock cannot have expired; None if there is none."""
         now = anyio.current_time()
         while self._jobs and not self._closed:
             _, job = self._jobs.popleft()
@@ -130,13 +130,13 @@ class ShareStream:
         return None
 
     def _wanted(self) -> int:
-        """Return how many jobs to acquire from one broker now."""
+        """Return the number of jobs to acquire from one broker now."""
         if self._jobs or not self._waiting:
             return 0
         return max(1, self._amount // max(1, len(self._sessions)))
 
     def _adapt(self) -> None:
-        """Set the amount by how long callers took for the jobs that arrived last."""
+        """Adapt the amount to the time callers took for the most recent jobs."""
         if self._arrived_at is None:
             return
         pace = self._arrived_count / max(anyio.current_time() - self._arrived_at, 1e-6)
@@ -235,7 +235,7 @@ class ShareStream:
         return session
 
     async def _serve(self, node_id: int, session: BrokerSession) -> None:
-        """Run a session; when it fails, plan again, or end the stream if that cannot help."""
+        """Run a session; when it fails, plan again, or end the stream if the error is final."""
         try:
             await session.run()
         except WarmlogError as error:

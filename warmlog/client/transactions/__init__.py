@@ -1,5 +1,5 @@
-"""Transactions: records of several partitions and offsets of a group, committed together or not at all.
+"""Transactions: records of several partitions and offsets of a group, committed atomically.
 
-Start with `transaction` (what a program works with); `transactional_producer` is the producer behind a transactional
-id, from one transaction to the next. `admin` looks at the transactions of a broker; `blocking` is for plain threads.
+Start with `transaction` (the public interface); `transactional_producer` is the producer behind a transactional id,
+from one transaction to the next. `admin` inspects a broker's transactions; `blocking` is for plain threads.
 """

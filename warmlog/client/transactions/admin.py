@@ -1,7 +1,7 @@
-"""List, describe and abort transactions; find those that hang.
+"""List, describe and abort transactions; find hanging ones.
 
-A transaction hangs in a partition if no coordinator is going to end it there: readers of committed records then wait at
-its first record for good.
+A transaction hangs in a partition if no coordinator will end it there: readers of committed records then wait at its
+first record forever.
 
 Source: org.apache.kafka.tools.TransactionsCommand; KIP-664.
 """
@@ -52,8 +52,8 @@ R = TypeVar("R", bound=Value)
 class OpenTransaction(NamedTuple):
     """A transaction that is open in a partition.
 
-    `last_timestamp`: of the producer's last record there, in ms since the epoch. `transactional_id`: None if no
-    coordinator knows the producer.
+    `last_timestamp`: timestamp of the producer's last record there, in ms since the epoch. `transactional_id`: None if
+    no coordinator knows the producer.
     """
 
     topic: str
@@ -98,7 +98,7 @@ class TransactionAdmin:
         return tuple(described)
 
     async def _described(self, ids: Iterable[str]) -> list[DescribedTransaction]:
-        """Return descriptions: of all ids from any broker, and of those that it does not coordinate from others."""
+        """Query any broker about all ids, then other brokers about the ids that it does not coordinate."""
         described: list[DescribedTransaction] = []
         for part in parts(ids, str):
             request = DescribeTransactionsRequest(transactional_ids=part)
@@ -140,7 +140,7 @@ class TransactionAdmin:
     async def find_hanging(
         self, topics: Iterable[str] | None, partition: int | None, max_timeout_s: float
     ) -> tuple[OpenTransaction, ...]:
-        """Return the transactions that hang; those whose producer has written within `max_timeout_s` do not count."""
+        """Return hanging transactions, except those whose producer has written within `max_timeout_s`."""
         latest_ms = (time.time() - max_timeout_s) * 1000
         is_open = await self._open(await self._entries(topics, partition))
         candidates = [candidate for candidate in is_open if candidate.last_timestamp < latest_ms]
@@ -163,7 +163,7 @@ class TransactionAdmin:
         return tuple(hanging)
 
     async def abort_hanging(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
-        """Write a marker that aborts the transaction that is open in a partition from this offset on; return it."""
+        """Abort the transaction open in a partition from this offset on, by a marker; return the transaction."""
         entry = PartitionEntry(topic=topic, partition=partition)
         is_open = await self._open([entry])
         hanging = next((each for each in is_open if each.start_offset == start_offset), None)

@@ -1,4 +1,4 @@
-"""The blocking face of a transaction."""
+"""The blocking version of a transaction."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -24,7 +24,7 @@ class BlockingTransaction:
         call: Callable[..., Any],
         produce_many: ProduceMany,
     ) -> None:
-        """Use `call` to await a coroutine function in the client's thread.
+        """`call` awaits a coroutine function in the client's thread.
 
         `produce_many(produce, topic, records, partition)` passes the records of an iterable to `produce` there.
         """
@@ -91,12 +91,12 @@ class BlockingTransaction:
         self._call(self._transaction.commit_offsets, consumer, offsets)
 
     def commit(self) -> None:
-        """Store what was produced, and commit. See `Transaction.commit`."""
+        """Store the produced records, and commit. See `Transaction.commit`."""
         self._call(self._handoff.drain)
         self._handoff.close()
         self._call(self._transaction.commit)
 
     def abort(self) -> None:
-        """Abort: nothing of the transaction becomes visible."""
+        """Abort the transaction: none of its records become visible."""
         self._handoff.close()
         self._call(self._transaction.abort)

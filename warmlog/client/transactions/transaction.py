@@ -1,4 +1,4 @@
-"""One transaction, as a program works with it, and the transactional ids that a client uses."""
+"""The public interface of a transaction, and the transactional producers of a client."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -92,7 +92,7 @@ class Transaction:
         return await self._records.produce_many(topic, records, partition)
 
     def handoff(self, thread: ClientThread) -> Handoff:
-        """Return a queue into the transaction for other threads. `thread`: this one."""
+        """Return a queue into the transaction for other threads. `thread`: the client's thread."""
         return self._producer.handoff(thread)
 
     async def flush(self) -> None:
@@ -117,16 +117,17 @@ class Transaction:
             await self._producer.commit_offsets(*consumer.reader.transactional_commit(offsets))
 
     async def commit(self) -> None:
-        """Store what was produced, and commit. What cannot be committed is aborted, and the reason raised.
+        """Store the produced records, and commit. If that fails, abort the transaction and raise the reason.
 
-        After ConnectionLostError and RequestTimeoutError the outcome is unknown. The block's end commits by itself.
+        After ConnectionLostError and RequestTimeoutError the outcome is unknown. The end of the block commits by
+        itself.
         """
         self._check_open()
         self._has_ended = True
         await self._producer.commit()
 
     async def abort(self) -> None:
-        """Abort: nothing of the transaction becomes visible. Leaving the block by an exception aborts by itself."""
+        """Abort the transaction: none of its records become visible. An exception leaving the block does the same."""
         self._check_open()
         self._has_ended = True
         await self._producer.abort()
@@ -169,7 +170,7 @@ class TransactionalProducers:
             raise
 
     def close(self) -> None:
-        """Fail everything that is not settled."""
+        """Fail every record that is not settled."""
         for producer in self._producers.values():
             producer.close()
 

@@ -4,9 +4,9 @@
 
 Invariants:
 1. At most one transaction is open. Each has an epoch of its own, so a late batch of an earlier one is refused.
-2. After an end whose outcome is unknown, the next transaction begins with `init_producer_id`: it completes the former
+2. After an end with unknown outcome, the next transaction begins with `init_producer_id`, which completes the previous
    one, or aborts it if its end was never received.
-3. A producer that was fenced stays so: another client continues with its id.
+3. A fenced producer stays fenced: another client continues with its id.
 
 Source: org.apache.kafka.clients.producer.internals.TransactionManager; KIP-98, KIP-360, KIP-447, KIP-890.
 """
@@ -41,7 +41,7 @@ from warmlog.protocol.transactions import (
     TxnOffsetCommitResponse,
 )
 
-ABORT_TIMEOUT_S = 5.0  # a cancelled transaction does not wait longer; the broker aborts it in the end
+ABORT_TIMEOUT_S = 5.0  # limit for a cancelled transaction, which the broker eventually aborts
 
 R = TypeVar("R", bound=Value)
 
@@ -77,11 +77,11 @@ class TransactionalProducer:
         await self.records.run()
 
     def close(self) -> None:
-        """Fail everything that is not settled."""
+        """Fail every record that is not settled."""
         self.records.close()
 
     def handoff(self, thread: ClientThread) -> Handoff:
-        """Return a queue into the producer for other threads. `thread`: this one."""
+        """Return a queue into the producer for other threads. `thread`: the client's thread."""
         return Handoff(self.records, self._cluster, self._settings.buffer_bytes, thread)
 
     async def begin(self, timeout_s: float) -> None:
@@ -163,7 +163,7 @@ class TransactionalProducer:
         return await self._cluster.ask_coordinator(kind, self.transactional_id, request, response_type)
 
     async def commit(self) -> None:
-        """Store what was produced, and commit. A transaction that cannot be committed is aborted.
+        """Store the produced records, and commit. A transaction that cannot be committed is aborted.
 
         Raises the reason, or ConnectionLostError or RequestTimeoutError if the outcome is unknown.
         """
@@ -178,12 +178,12 @@ class TransactionalProducer:
         await self._end(commits=True)
 
     async def abort(self) -> None:
-        """Discard what was produced. Raises WarmlogError; then the broker aborts the transaction after its timeout."""
+        """Discard the produced records. Raises WarmlogError; the broker then aborts the transaction at its timeout."""
         self.records.abandon(ClosedError("the transaction was aborted"))
         await self._end(commits=False)
 
     async def _abort_quietly(self, reason: BaseException) -> None:
-        """Abort because of an error that the caller is going to see, even if it is a cancellation."""
+        """Abort because of an error that the caller will see, even if it is a cancellation."""
         with anyio.move_on_after(ABORT_TIMEOUT_S, shield=True):
             try:
                 await self.abort()
@@ -191,7 +191,7 @@ class TransactionalProducer:
                 reason.add_note(f"the transaction could not be aborted: {error.message}")
 
     async def leave(self, error: BaseException) -> None:
-        """Abort, unless the transaction has ended, because of an error in the program that uses it."""
+        """Abort, unless the transaction has ended, because of an error in the program."""
         if self.is_open:
             await self._abort_quietly(error)
 
@@ -214,7 +214,7 @@ class TransactionalProducer:
             self.is_open = False
 
     def _explained(self, error: WarmlogError) -> WarmlogError:
-        """Return the error with the transactional id, and remember a fencing."""
+        """Return the error with the transactional id added, and remember if the producer was fenced."""
         about = f"transactional id {self.transactional_id!r}"
         if isinstance(error, BrokerError) and not error.message.startswith(about):
             error.message = f"{about}: {error.message}"

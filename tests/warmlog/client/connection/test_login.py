@@ -96,7 +96,7 @@ async def test_a_login_is_renewed_while_records_are_sent(
 
 
 def test_a_user_and_a_password_belong_together() -> None:
-    with pytest.raises(ValueError, match="belong together"):
+    with pytest.raises(ValueError, match="must be set together"):
         Client("127.0.0.1:1", username="alice")
     with pytest.raises(ValueError, match="mechanism must be one of"):
         Client("127.0.0.1:1", **LOGIN, mechanism="GSSAPI")  # type: ignore[arg-type]
