@@ -9,7 +9,7 @@ from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line with `arguments` (default: those of the process) and exit with its status."""
+    """Run the command line with `arguments` (default: the process's) and exit with its status."""
     try:
         from warmlog.cli.root import root  # importing this package alone must not load click
 

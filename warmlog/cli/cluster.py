@@ -1,4 +1,4 @@
-"""`warmlog cluster describe`: the brokers of a cluster, who leads what, and which replicas are missing."""
+"""`warmlog cluster describe`: the brokers of a cluster, the leaders of partitions, and missing replicas."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -33,17 +33,17 @@ PARTITION_COLUMNS = (
 )
 
 
-@click.command(short_help="Show brokers, leaders, in-sync replicas, and what is under-replicated.")
+@click.command(short_help="Show brokers, leaders, in-sync replicas, and under-replicated partitions.")
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Show every partition of a topic; repeatable.")
 @click.option("--all", "all_partitions", is_flag=True, help="Show every partition of every topic.")
 @native_option
-@json_option("One JSON object: cluster_id, controller, brokers, partitions (of all topics, or of those given).")
+@json_option("One JSON object: cluster_id, controller, brokers, partitions (of all topics, or of the given ones).")
 def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json: bool) -> None:
     """Show the brokers of a cluster, and the partitions that lack a leader or in-sync replicas.
 
-    A broker by itself is a cluster of one. A partition is under-replicated while some replica of it is not in sync;
+    A broker by itself is a cluster of one. A partition is under-replicated while one of its replicas is not in sync;
     without a leader it can be neither read nor written. Eligible replicas have all committed records without being in
-    sync, and one of them leads if no in-sync replica is left.
+    sync, and one of them is elected if no in-sync replica is left.
     """
     metadata = run_with_client(native, lambda client: client.metadata())
     unknown = set(topics) - {topic.name for topic in metadata.topics}
@@ -76,7 +76,7 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
 
 
 def totals(metadata: "MetadataResponse") -> tuple[Mapping[int, int], Mapping[int, int]]:
-    """Return how many partitions each broker leads, and of how many it has a replica."""
+    """Return for each broker the number of partitions it leads and the number of its replicas."""
     leads: dict[int, int] = {}
     holds: dict[int, int] = {}
     for topic in metadata.topics:
@@ -88,7 +88,7 @@ def totals(metadata: "MetadataResponse") -> tuple[Mapping[int, int], Mapping[int
 
 
 def state_of(partition: "PartitionMetadata") -> str:
-    """Return what is wrong with a partition; nothing if all is well."""
+    """Return the problem of a partition; an empty text if it has none."""
     if partition.leader < 0:
         return "no leader"
     return "under-replicated" if set(partition.replicas) - set(partition.in_sync) else ""
@@ -104,7 +104,7 @@ def row(topic: "TopicMetadata", partition: "PartitionMetadata") -> tuple[Any, ..
 
 
 def form(metadata: "MetadataResponse", topics: tuple[str, ...]) -> dict[str, Any]:
-    """Return everything for scripts."""
+    """Return the JSON form."""
     return {
         "cluster_id": metadata.cluster_id,
         "controller": metadata.controller,

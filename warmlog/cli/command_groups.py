@@ -1,4 +1,4 @@
-"""Command groups that import a command only when it runs, and turn failures into exit statuses.
+"""Command groups that import a command only when it runs, and convert failures to exit statuses.
 
 1. Listing the commands of a group (`--help`) imports none of them.
 2. Every failure a user can cause is one line on standard error: no usage dump, no traceback.
@@ -18,7 +18,7 @@ from warmlog.inspect.errors import WrongPathError
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named in a table: name -> (module, attribute, one-line help)."""
+    """A group whose commands come from a table: name -> (module, attribute, one-line help)."""
 
     def __init__(self, *, table: Mapping[str, tuple[str, str, str]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
         """Find the command; for an unknown name, suggest the closest one."""
         name = args[0]
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
-            import difflib  # not needed unless a name is unknown
+            import difflib  # needed only for an unknown name
 
             near = difflib.get_close_matches(name, self.table, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -71,7 +71,7 @@ class DefaultGroup(LazyGroup):
 
 
 class RootGroup(LazyGroup):
-    """The outermost group: turns every failure into one line and an exit status (see `warmlog.cli.failure`)."""
+    """The outermost group: converts every failure to one line and an exit status (see `warmlog.cli.failure`)."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

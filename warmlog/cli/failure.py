@@ -4,7 +4,7 @@
 |---|---|
 | 0 | success |
 | 1 | the operation failed, or a check has findings |
-| 2 | it could not start: invalid option or setting, data directory in use, port taken |
+| 2 | the command could not start: invalid option or setting, data directory in use, port taken |
 | 130 | interrupted (128 + SIGINT) |
 | 141 | standard output was closed by its reader (128 + SIGPIPE) |
 """
@@ -32,4 +32,4 @@ class OutputClosedError(Exception):
 
 
 class Stopped(Exception):  # noqa: N818  # not an error: requested by the user
-    """Ctrl-C; `str()` is a last line for people, possibly empty."""
+    """Ctrl-C was pressed; `str()` is the last line to print, possibly empty."""

@@ -62,7 +62,7 @@ def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
 
     States: Empty (no members) and Stable; of type classic also PreparingRebalance and CompletingRebalance (waiting for
     the assignment), of the types consumer (KIP-848) and streams (KIP-1071) Assigning (an assignment is being computed)
-    and Reconciling (members change over to it), of type streams NotReady (topics are missing).
+    and Reconciling (members are moving to it), of type streams NotReady (topics are missing).
     """
     groups = run_with_client(native, lambda client: client.list_groups(states=states))
     if as_json:
@@ -82,7 +82,7 @@ def list_groups(states: tuple[str, ...], native: str, as_json: bool) -> None:
 
 @click.command(short_help="Show members, offsets and lag of groups.")
 @click.argument("groups", metavar="GROUP...", nargs=-1, shell_complete=complete_groups)
-@click.option("--all", "describe_all", is_flag=True, help="All groups: a line for each, with its lag.")
+@click.option("--all", "describe_all", is_flag=True, help="All groups: one line each, with the lag.")
 @native_option
 @json_option("One JSON object per group with all fields.")
 def describe(groups: tuple[str, ...], describe_all: bool, native: str, as_json: bool) -> None:
@@ -123,7 +123,7 @@ def _group_row(group: "DescribedConsumerGroup", kind: str | None) -> tuple[objec
 
 
 def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
-    """Return a description as a JSON object, with the lag; what is unknown is null."""
+    """Return a description as a JSON object, with the lag; unknown values are null."""
     import msgspec
 
     form: dict[str, Any] = msgspec.to_builtins(group)
@@ -137,7 +137,7 @@ def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
 
 
 def show_group(group: "DescribedConsumerGroup", kind: str | None) -> None:
-    """Print a description for people. `kind`: classic or consumer, None if that is unknown."""
+    """Print a description for people. `kind`: classic or consumer; None if unknown."""
     lag = total_lag(group)
     print_line(
         f"{group.group}: {group.state}, {f'{kind}, ' if kind else ''}{counted(len(group.members), 'member')},"
@@ -184,7 +184,7 @@ def known(offset: int) -> int | None:
 
 
 def total_lag(group: "DescribedConsumerGroup") -> int | None:
-    """Return the sum of all known lags, or None if there are partitions, and no lag is known."""
+    """Return the sum of all known lags; None if there are partitions but no known lag."""
     lags = [position.lag for position in group.positions if position.lag is not None]
     return sum(lags) if lags or not group.positions else None
 
@@ -215,7 +215,7 @@ def total_lag(group: "DescribedConsumerGroup") -> int | None:
     multiple=True,
     help="Only this partition of the one --topic; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show the changes.")
 @native_option
 @json_option("One JSON object per partition: group, topic, partition, before, after, committed.")
 def reset(

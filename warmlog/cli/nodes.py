@@ -1,13 +1,13 @@
 """`warmlog serve --nodes N`: a cluster of brokers on one machine, each in a process of its own.
 
-    this process   serves the store (`broker.cluster.local`), starts the brokers, and starts again those that end
+    this process   serves the store (`broker.cluster.local`), starts the brokers, and restarts them when they end
     a node         `warmlog serve` at the address of the first node with a port of its own, and the next node id
 
     DIR/nodes/ID        the data directory of a node, in each of log.dirs
     DIR/store.sqlite    the store, in the first of log.dirs
 
-1. The store stops last. A node whose parent is gone stops, too: its standard input ends.
-2. What nodes write to standard error is passed on, each line with the node that wrote it.
+1. The store stops last. A node also stops when its parent has ended, which closes the node's standard input.
+2. Lines that nodes write to standard error are passed on with the node's name.
 """
 
 import os
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
 NODES = "nodes"  # not `node-1`, which is the name of a partition's directory
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # before a node is started again
-STEADY_S = 60.0  # a node that has run that long is started again at once
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # delay before a node is restarted
+STEADY_S = 60.0  # a node that has run this long is restarted immediately
 STOP_FACTOR = 3  # times warmlog.stop.timeout.ms: handing over, unanswered requests, closing the logs
 
 _READY = re.compile(r"ready kafka=(\S+) native=(\S+) http=(\S+)( .*)?\n?")
 _LISTENERS = ("kafka", "native", "http")
 
-PORT_STEP = 10  # between the ports of two nodes: the default ports are next to each other
+PORT_STEP = 10  # between the ports of two nodes, since the default ports are adjacent
 Addresses = Mapping[str, str]  # "host:port" or "none" by listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all nodes have in common. `options`: of `serve`, for every node; `addresses`: those of the first node."""
+    """The configuration of all nodes. `options`: options of `serve` for every node; `addresses`: of the first node."""
 
     settings: "Settings"
     count: int
@@ -63,12 +63,12 @@ class Plan:
 
     @property
     def store(self) -> Path:
-        """The file of the store."""
+        """The path of the store's file."""
         return self.settings.data_paths[0] / STORE
 
     @property
     def ids(self) -> range:
-        """The node ids: `node.id`, and those that follow."""
+        """The node ids: `node.id` and the numbers that follow it."""
         return range(self.settings.node_id, self.settings.node_id + self.count)
 
     def check(self) -> None:
@@ -92,11 +92,11 @@ class Plan:
                 )
 
     def addresses_of(self, number: int) -> Addresses:
-        """Return the addresses of a node, 0 for the first. Raises CannotStart."""
+        """Return the addresses of a node; 0 is the first. Raises CannotStart."""
         return {listener: _shifted(f"--{listener}", self.addresses[listener], number) for listener in _LISTENERS}
 
     def command(self, number: int, store: str, addresses: Addresses) -> list[str]:
-        """Return the command of a node, 0 for the first."""
+        """Return the command of a node; 0 is the first."""
         paths = [str(directory / NODES / str(self.ids[number])) for directory in self.settings.data_paths]
         own = {
             "node.id": self.ids[number],
@@ -125,7 +125,7 @@ class Plan:
 
 def _shifted(option: str, address: str, number: int) -> str:
     host, _, port = address.rpartition(":")
-    if address == "none" or port == "0" or not port.isdecimal():  # a node says what is wrong with the address
+    if address == "none" or port == "0" or not port.isdecimal():  # the node reports what is wrong with the address
         return address
     own = int(port) + number * PORT_STEP
     if own > 65_535:
@@ -135,9 +135,9 @@ def _shifted(option: str, address: str, number: int) -> str:
 
 @dataclass(slots=True)
 class Node:
-    """One broker: runs its process, and starts it again when it has ended.
+    """One broker: runs its process, and restarts it when it ends.
 
-    Once it was ready it keeps its addresses, also those that the system chose.
+    Once it has been ready it keeps its addresses, including ports that the system chose.
     """
 
     plan: Plan
@@ -145,8 +145,8 @@ class Node:
     store: str
     addresses: Addresses
     ready: trio.Event = field(default_factory=trio.Event)
-    named: str = ""  # the addresses of `listeners`, as in that line
-    failure: str = ""  # why it did not start at all
+    named: str = ""  # addresses of `listeners`, as printed on that line
+    failure: str = ""  # why the first start failed
     _process: trio.Process | None = None
     _creating: trio.Lock = field(default_factory=trio.Lock)
     _stopping: trio.Event = field(default_factory=trio.Event)
@@ -158,11 +158,11 @@ class Node:
 
     @property
     def line(self) -> str:
-        """The addresses, as in the line that reports readiness."""
+        """The addresses, as printed on the line that reports readiness."""
         return " ".join(f"{listener}={self.addresses[listener]}" for listener in _LISTENERS) + self.named
 
     async def run(self, failed: Callable[[], None]) -> None:
-        """Run until stopped. Calls `failed` if the first start fails: `failure` says why."""
+        """Run until stopped. Calls `failed` if the first start fails; `failure` is the reason."""
         random = Random()  # noqa: S311  # jitter
         pauses_s = delays_s(random, FIRST_PAUSE_S, MAX_PAUSE_S)
         while True:
@@ -177,17 +177,17 @@ class Node:
             if trio.current_time() - began_s >= STEADY_S:
                 pauses_s = delays_s(random, FIRST_PAUSE_S, MAX_PAUSE_S)
             pause_s = next(pauses_s)
-            self._report(f"{outcome}; it is started again in {pause_s:.1f} s")
+            self._report(f"{outcome}; restarting it in {pause_s:.1f} s")
             with trio.move_on_after(pause_s):
                 await self._stopping.wait()
                 return
 
     def end_restarts(self) -> None:
-        """Do not start the process again once it has ended; `stop` follows."""
+        """Do not restart the process when it ends; `stop` follows."""
         self._stopping.set()
 
     async def stop(self, limit_s: float) -> None:
-        """Let the broker hand over what it leads and stop, and kill it after the limit."""
+        """Let the broker hand over its partitions and stop; kill it after the limit."""
         self.end_restarts()
         async with self._creating:
             process = self._process
@@ -202,14 +202,14 @@ class Node:
             await process.wait()
 
     async def _run_once(self) -> str:
-        """Run the process until it ends, and return how it did."""
+        """Run the process until it ends, and return how it ended."""
         command = self.plan.command(self.number, self.store, self.addresses)
         environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
         pipe = subprocess.PIPE
         async with self._creating:
             if self._stopping.is_set():
                 return "was not started"
-            # In a session of its own, Ctrl-C does not reach it before it is its turn to stop.
+            # In its own session, so that Ctrl-C does not reach it before its turn to stop.
             self._process = process = await trio.lowlevel.open_process(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ
             )
@@ -250,7 +250,7 @@ async def _each_line(stream: trio.abc.ReceiveStream, take: Callable[[str], None]
 
 
 def run_nodes(plan: Plan, ready: Callable[[Sequence[Node]], None], *, until_eof: bool) -> None:
-    """Run the store and the nodes until a signal asks to stop, or, if wanted, standard input ends.
+    """Run the store and the nodes until a signal arrives or, if `until_eof`, standard input ends.
 
     `ready` is called once when all nodes are ready.
 
@@ -277,7 +277,7 @@ class _Supervisor:
         self._stop = trio.Event()
         self._store_error: BaseException | None = None
 
-    async def run(  # by trio.run
+    async def run(  # called by trio.run
         self, sock: socket.socket, ready: Callable[[Sequence[Node]], None], until_eof: bool
     ) -> None:
         plan, store = self._plan, url_of(sock)
@@ -300,7 +300,7 @@ class _Supervisor:
             raise CannotStart(", ".join(failures))
 
     async def _run_nodes(self, nodes: Sequence[Node], ready: Callable[[Sequence[Node]], None]) -> bool:
-        """Run the nodes until it is time to stop, and stop them in turn. Return whether all were ready."""
+        """Run the nodes until stopped, then stop them in turn. Return whether all were ready."""
         limit_s = STOP_FACTOR * self._plan.settings.warmlog_stop_timeout_ms / 1000
         all_ready = False
         async with trio.open_nursery() as running:
@@ -323,7 +323,7 @@ class _Supervisor:
         return all_ready
 
     async def _serve_store(self, sock: socket.socket, opened: trio.Event) -> None:
-        """Serve the store. If that fails, now or later, everything stops."""
+        """Serve the store. If it fails, now or later, everything stops."""
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(serve_store, self._plan.store, sock)

@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
-COMPLETION_TIMEOUT_S = 1.0  # pressing TAB must not hang without a broker
+COMPLETION_TIMEOUT_S = 1.0  # TAB must not hang without a broker
 
 
 def native_option(command: Command) -> Command:
@@ -62,7 +62,7 @@ def index_interval_option(command: Command) -> Command:
         type=click.IntRange(min=0),
         default=DEFAULT_INDEX_INTERVAL_BYTES,
         show_default=True,
-        help="The topics' index.interval.bytes, if it is larger than the default.",
+        help="The topics' index.interval.bytes, if larger than the default.",
     )(command)
 
 

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple, NoReturn
 
 from warmlog.cli.failure import OutputClosedError
 
-COLUMN_GAPS = (2, 1)  # between columns; the smaller one where the other does not fit
-MIN_TEXT_WIDTH = 12  # columns of text are never folded to fewer characters
+COLUMN_GAPS = (2, 1)  # between columns; the smaller gap if the larger does not fit
+MIN_TEXT_WIDTH = 12  # text columns are never folded to fewer characters
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 

@@ -1,4 +1,4 @@
-"""The progress line of long work, on standard error if that is a terminal.
+"""The progress line of long operations, on standard error if that is a terminal.
 
 It is redrawn at most every `REDRAW_S` seconds and erased at the end.
 """

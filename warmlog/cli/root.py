@@ -17,7 +17,7 @@ COMMANDS = {
     "share": ("warmlog.cli.root", "share", "Take jobs from queues; describe, reset and delete share groups."),
     "cluster": ("warmlog.cli.root", "cluster", "Describe the brokers of a cluster and their partitions."),
     "partition": ("warmlog.cli.root", "partition", "Move replicas between brokers and disks; elect leaders."),
-    "broker": ("warmlog.cli.root", "broker", "Show data directories; remove a broker that is gone."),
+    "broker": ("warmlog.cli.root", "broker", "Show data directories; remove a broker that will not return."),
     "user": ("warmlog.cli.root", "user", "Create, list and delete users that log in with a password."),
     "config": ("warmlog.cli.root", "config", "Show and change settings of topics, brokers and groups."),
     "acl": ("warmlog.cli.root", "acl", "List, add and remove access control lists."),
@@ -55,7 +55,7 @@ SHARE_COMMANDS = {
         "Take jobs from a queue: print them, or run a program for each.",
     ),
     "describe": ("warmlog.cli.group", "describe", "Show members, start offsets and lag of groups."),
-    "reset": ("warmlog.cli.share.reset", "reset", "Set where a share group continues."),
+    "reset": ("warmlog.cli.share.reset", "reset", "Set the start offsets of a share group."),
     "delete": ("warmlog.cli.group", "delete", "Delete groups and their state."),
     "dead-letters": ("warmlog.cli.share.dead_letters", "show", "Show the dead letters in a topic."),
     "redrive": ("warmlog.cli.share.dead_letters", "redrive", "Produce the records of dead letters again."),
@@ -65,7 +65,7 @@ CLUSTER_COMMANDS = {
     "describe": (
         "warmlog.cli.cluster",
         "describe",
-        "Show brokers, leaders, in-sync replicas, and what is under-replicated.",
+        "Show brokers, leaders, in-sync replicas, and under-replicated partitions.",
     ),
     "secrets": (
         "warmlog.cli.security.shared",
@@ -76,7 +76,7 @@ CLUSTER_COMMANDS = {
 
 PARTITION_COMMANDS = {
     "move": ("warmlog.cli.admin.partition", "move", "Move replicas of partitions to other brokers."),
-    "moves": ("warmlog.cli.admin.partition", "moves", "List the moves that have not finished."),
+    "moves": ("warmlog.cli.admin.partition", "moves", "List unfinished moves."),
     "relocate": (
         "warmlog.cli.admin.directories",
         "relocate",
@@ -85,7 +85,7 @@ PARTITION_COMMANDS = {
     "elect": (
         "warmlog.cli.admin.partition",
         "elect",
-        "Let preferred replicas lead, or a replica that is not in sync.",
+        "Elect preferred replicas, or a replica that is not in sync.",
     ),
 }
 
@@ -93,9 +93,9 @@ BROKER_COMMANDS = {
     "directories": (
         "warmlog.cli.admin.directories",
         "directories",
-        "Show the data directories of brokers, and what is being moved to them.",
+        "Show the data directories of brokers, and partitions being moved to them.",
     ),
-    "remove": ("warmlog.cli.admin.broker", "remove", "Forget a broker that is gone for good."),
+    "remove": ("warmlog.cli.admin.broker", "remove", "Remove a broker that will not return."),
 }
 
 USER_COMMANDS = {
@@ -138,7 +138,7 @@ TRANSACTION_COMMANDS = {
     "list": ("warmlog.cli.transaction", "list_transactions", "List transactional ids."),
     "describe": ("warmlog.cli.transaction", "describe", "Show states, producers and partitions of transactional ids."),
     "abort": ("warmlog.cli.transaction", "abort", "Abort an open transaction, or one that hangs in a partition."),
-    "find-hanging": ("warmlog.cli.transaction", "find_hanging", "Find transactions that nobody is going to end."),
+    "find-hanging": ("warmlog.cli.transaction", "find_hanging", "Find transactions that no coordinator will end."),
 }
 
 LOG_COMMANDS = {
@@ -202,7 +202,7 @@ PROFILE_OPTION = click.Option(
     envvar="WARMLOG_PROFILE",
     show_envvar=True,
     expose_value=False,
-    is_eager=True,  # other options replace what it says
+    is_eager=True,  # eager, since other options override it
     callback=use_profile,
     help="Connect to the addresses of this profile in ~/.config/warmlog/profiles.toml.",
 )
@@ -212,7 +212,7 @@ TLS_OPTIONS = [
         metavar="FILE",
         expose_value=False,
         callback=use_file,
-        help="Encrypt connections, and trust the CAs in this PEM file, or those of the system: `system`. "
+        help="Encrypt connections, and trust the CAs in this PEM file; `system` trusts the system's CAs. "
         "[env var: WARMLOG_TLS_CA]",
     ),
     click.Option(
@@ -220,7 +220,8 @@ TLS_OPTIONS = [
         metavar="FILE",
         expose_value=False,
         callback=use_file,
-        help="Show the certificate in this PEM file, which has its key as well. [env var: WARMLOG_TLS_CERTIFICATE]",
+        help="Present the certificate in this PEM file, which must also contain its key. "
+        "[env var: WARMLOG_TLS_CERTIFICATE]",
     ),
 ]
 
@@ -276,12 +277,14 @@ root = RootGroup(
 )
 topic = LazyGroup(name="topic", table=TOPIC_COMMANDS, help="Create, list, describe, alter and delete topics.")
 cluster = LazyGroup(
-    name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster; make what secured ones share."
+    name="cluster", table=CLUSTER_COMMANDS, help="Describe the brokers of a cluster; make the secrets they share."
 )
 partition = LazyGroup(
     name="partition", table=PARTITION_COMMANDS, help="Move replicas between brokers and disks; elect leaders."
 )
-broker = LazyGroup(name="broker", table=BROKER_COMMANDS, help="Show data directories; remove a broker that is gone.")
+broker = LazyGroup(
+    name="broker", table=BROKER_COMMANDS, help="Show data directories; remove a broker that will not return."
+)
 user = LazyGroup(name="user", table=USER_COMMANDS, help="Create, list and delete users that log in with a password.")
 config = LazyGroup(name="config", table=CONFIG_COMMANDS, help="Show and change settings of topics, brokers and groups.")
 acl = LazyGroup(name="acl", table=ACL_COMMANDS, help="List, add and remove access control lists.")

@@ -28,7 +28,7 @@ def run_with_client(
 
     Runs on trio, where Ctrl-C also interrupts a blocking call, such as a write to a pager that is not being read.
     """
-    import anyio  # with the client 0.25 s of import time, which `--help` does not need
+    import anyio  # importing the client takes 0.25 s, which `--help` need not spend
 
     from warmlog.client import WarmlogError, connect
 
@@ -68,7 +68,7 @@ class _Lines(logging.Handler):
 
 
 def _show_outages() -> None:
-    """Print what the client logs while it waits for a broker."""
+    """Print the client's log records while it waits for a broker."""
     logger = logging.getLogger("warmlog.client")
     logger.setLevel(logging.INFO)
     logger.propagate = False

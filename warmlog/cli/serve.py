@@ -1,9 +1,9 @@
 """`warmlog serve`: run a broker in the foreground.
 
 1. Settings are read before addresses, so that an invalid setting is the first error reported.
-2. Standard output gets two lines, flushed: what a power cut can lose with these settings, then
+2. Standard output gets two lines, flushed: the possible loss in a power cut with these settings, then
    `ready kafka=H:P native=H:P http=H:P`.
-3. Imports neither tables nor the client, which would delay the first reply.
+3. Neither tables nor the client are imported, which would delay the first reply.
 
 The log goes to standard error, as text or as JSON. A JSON line has `time` (ISO 8601, UTC), `level`, `logger`,
 `message`, `exception` if there is one, and whatever the caller passed as `extra`.
@@ -54,13 +54,13 @@ SERVE_OPTIONS = (
         "--secure",
         "is_secure",
         is_flag=True,
-        help="Encrypt and ask for logins; the first start makes certificates and the user admin.",
+        help="Require encryption and logins; the first start makes certificates and the user admin.",
     ),
     click.option(
         "--secrets-dir",
         metavar="DIR",
         type=click.Path(path_type=Path),
-        help="With --secure: where certificates and passwords are.  [default: the data directory, -secrets]",
+        help="With --secure: directory of certificates and passwords.  [default: the data directory, -secrets]",
     ),
     click.option(
         "--certificate-host",
@@ -93,7 +93,7 @@ def serve_options(command: Command) -> Command:
     type=click.IntRange(1, 64),
     help="Run a cluster of N brokers, each in a process of its own, with ports 10 higher than the last.",
 )
-@click.option("--until-eof", is_flag=True, help="Stop also when standard input ends.")
+@click.option("--until-eof", is_flag=True, help="Also stop when standard input ends.")
 def serve(nodes: int | None, **options: Any) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
@@ -104,7 +104,7 @@ def serve(nodes: int | None, **options: Any) -> None:
     names the first node, and a line for each node comes before it.
 
     With --secure, the certificates and the login of the user admin are in --secrets-dir, by default beside the data
-    directory: DIR-secrets. The first start prints how clients use them. Other users get rights by `warmlog acl`.
+    directory: DIR-secrets. The first start prints how clients use them. Grant rights to other users with `warmlog acl`.
     """
     if nodes is None:
         serve_with(**options)
@@ -133,7 +133,7 @@ def serve_with(
     settings = read_settings(config, data_dir, assignments, is_secure=is_secure)
     if data_dir is not None:
         warn_of_replaced_directory(settings, read_settings(config, None, assignments, is_secure=is_secure))
-    if os.path.exists(settings.data_paths[0] / STORE):  # False if it cannot be read, which the broker reports
+    if os.path.exists(settings.data_paths[0] / STORE):  # False if unreadable, which the broker reports
         raise CannotStart(f"{settings.data_paths[0]}: holds the nodes of a cluster; serve it with --nodes")
     if is_secure:
         settings = read_settings(
@@ -211,7 +211,7 @@ def read_settings(
 ) -> "Settings":
     """Read the settings from all sources. Raises CannotStart.
 
-    `is_secure`: `assignments` will come after those of --secure.
+    `is_secure`: `assignments` will be applied after those of --secure.
     """
     if is_secure:
         from warmlog.cli.security.secure import OF_HTTP
@@ -250,7 +250,7 @@ def secured(
     *,
     has_nodes: bool = False,
 ) -> tuple[str, ...]:
-    """Return the settings of a broker that encrypts and asks for logins, before `assignments`.
+    """Return the settings for encryption and logins, followed by `assignments`.
 
     Raises CannotStart, Failure.
     """
@@ -275,7 +275,7 @@ def secured(
 
 
 def warn_if_open(settings: "Settings") -> None:
-    """Warn if everyone may do everything with data that was served with --secure before."""
+    """Warn if data once served with --secure is now open to everyone."""
     data = settings.data_paths[0].absolute()
     directory = data.with_name(f"{data.name}-secrets")
     if directory.is_dir() and not settings.authorizer_class_name:
@@ -285,7 +285,7 @@ def warn_if_open(settings: "Settings") -> None:
 def run_broker(
     settings: "Settings", *, kafka: str | None, native: str | None, http: str, until_eof: bool = False
 ) -> None:
-    """Serve until a signal asks to stop, or, if wanted, standard input ends. Raises CannotStart, Failure."""
+    """Serve until a signal arrives or, if `until_eof`, standard input ends. Raises CannotStart, Failure."""
     with importing():
         from warmlog.broker.app import run
         from warmlog.broker.settings.documentation import durability_sentence
@@ -299,7 +299,7 @@ def run_broker(
         try:
             click.echo(durability_sentence(settings))
             click.echo(addresses.line())  # echo flushes
-        except BrokenPipeError:  # a closed standard output (`| head -1`) is no reason to stop
+        except BrokenPipeError:  # a closed standard output (`| head -1`) does not stop the broker
             close_output()
         notify_ready(os.environ)
 
@@ -315,7 +315,7 @@ def run_broker(
 def importing() -> Iterator[None]:
     """Import without garbage collections, which would take a tenth of the time.
 
-    What exists afterwards is exempt from later collections, too: modules and classes are never freed.
+    Objects that exist afterwards are also exempt from later collections: modules and classes are never freed.
     """
     gc.disable()
     try:
@@ -326,7 +326,7 @@ def importing() -> Iterator[None]:
 
 
 def notify_ready(environ: Mapping[str, str]) -> None:
-    """Notify systemd that all listeners accept, if it asked for that (`Type=notify`). A failure is only logged.
+    """Notify systemd that all listeners accept connections, for `Type=notify`. A failure is only logged.
 
     Source: sd_notify(3). $NOTIFY_SOCKET names a datagram socket; a leading @ means Linux's abstract namespace.
     """

@@ -1,6 +1,6 @@
 """`warmlog topic`: create, list, describe, alter and delete topics.
 
-Several topics are handled in order: the first failure ends the command; topics before it are done.
+Several topics are processed in order; the first failure ends the command, after the topics before it are done.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ SEGMENT_COLUMNS = (
     help="Number of replicas of each partition. Default: the broker's default.replication.factor.",
 )
 @configs_option("A setting of the topic, such as segment.bytes=1048576; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists unchanged.")
+@click.option("--if-not-exists", is_flag=True, help="Leave existing topics unchanged.")
 @native_option
 @json_option("One JSON object per topic: name, topic_id, partitions, created.")
 def create(
@@ -97,7 +97,7 @@ def print_created(name: str, topic_id: str | None, partitions: int, *, created: 
 
 
 @click.command("list", short_help="List topics.")
-@click.option("--sizes", is_flag=True, help="Also records and bytes of each topic, without copies on replicas.")
+@click.option("--sizes", is_flag=True, help="Include records and bytes of each topic, without copies on replicas.")
 @native_option
 @json_option("One JSON object per topic: name, topic_id, partitions, with --sizes also records, bytes.")
 def list_topics(sizes: bool, native: str, as_json: bool) -> None:
@@ -195,7 +195,7 @@ def show_topic(topic: "TopicDescription", *, all_configs: bool) -> None:
 
 
 def is_readable(partition: "PartitionDescription") -> bool:
-    """Whether a partition can be read, so that its offsets are known; it may still reject appends."""
+    """Return whether a partition can be read, so that its offsets are known; it may still reject appends."""
     return partition.log_end_offset >= 0
 
 

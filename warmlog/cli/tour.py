@@ -36,7 +36,8 @@ def tour(data_dir: Path, native: str) -> None:
     """Make a topic whose index is not in memory, for the console's tour.
 
     The topic `warmlog-tour` gets 60,000 records in small batches, and the kernel is asked to drop the pages of its
-    files. A topic of that name is deleted before. The page /ui/tour of the broker's HTTP listener shows the rest.
+    files. An existing topic of that name is deleted first. The page /ui/tour of the broker's HTTP listener shows the
+    rest.
     """
     directory = data_dir / f"{TOPIC}-0"
     if not data_dir.is_dir():
@@ -47,7 +48,7 @@ def tour(data_dir: Path, native: str) -> None:
     evict(directory)
     surveys = list(survey_files(directory, MAX_CELLS))
     _, pages, resident = totals(surveys)
-    print_line(f"{TOPIC}: {RECORDS:,} records; {resident} of {pages} pages are in memory. Go on at /ui/tour.")
+    print_line(f"{TOPIC}: {RECORDS:,} records; {resident} of {pages} pages are in memory. Continue at /ui/tour.")
 
 
 async def make_topic(client: "AsyncClient") -> None:
@@ -61,7 +62,7 @@ async def make_topic(client: "AsyncClient") -> None:
 
 
 def evict(directory: Path) -> None:
-    """Write the files of a partition to the disk, and ask the kernel to drop their pages. Raises OSError."""
+    """Flush the files of a partition, and ask the kernel to drop their pages. Raises OSError."""
     for path in sorted(directory.iterdir()):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""`warmlog transaction`: list, describe and abort transactions, and find those that hang."""
+"""`warmlog transaction`: list, describe and abort transactions; find hanging ones."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ OPEN_COLUMNS = (
     "min_duration_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Only transactions that have been open for longer.",
+    help="Only transactions that have been open for longer than this.",
 )
 @click.option("--pattern", metavar="RE", help="Only ids that match this regular expression (RE2) as a whole.")
 @native_option
@@ -87,7 +87,7 @@ def list_transactions(
 def describe(ids: tuple[str, ...], native: str, as_json: bool) -> None:
     """Show states, producers and partitions of transactional ids.
 
-    `started` and `open s` are empty unless a transaction is open. `partitions`: those without a marker yet.
+    `started` and `open s` are empty unless a transaction is open. `partitions`: partitions without a marker yet.
     """
     described = run_with_client(native, lambda client: client.describe_transactions(*ids))
     if as_json:
@@ -113,7 +113,7 @@ def describe(ids: tuple[str, ...], native: str, as_json: bool) -> None:
 
 
 def started_ms(described: "DescribedTransaction") -> int | None:
-    """Return when the open transaction began; None if none is open."""
+    """Return the start time of the open transaction; None if none is open."""
     return described.started_ms if described.started_ms >= 0 and described.partitions else None
 
 
@@ -131,7 +131,9 @@ def description_json(described: "DescribedTransaction") -> dict[str, Any]:
 @click.argument("transactional_id", metavar="[ID]", required=False)
 @click.option("--topic", metavar="TOPIC", shell_complete=complete_topics, help="Topic of a hanging transaction.")
 @click.option("--partition", metavar="N", type=click.IntRange(min=0), help="Its partition.")
-@click.option("--start-offset", metavar="OFFSET", type=click.IntRange(min=0), help="Its first offset there.")
+@click.option(
+    "--start-offset", metavar="OFFSET", type=click.IntRange(min=0), help="First offset of the transaction there."
+)
 @native_option
 @json_option("One JSON object: transactional_id; or topic, partition, start_offset, producer_id, producer_epoch.")
 def abort(
@@ -145,8 +147,8 @@ def abort(
     """Abort the open transaction of a transactional id, or one that hangs in a partition.
 
     With an ID, the coordinator aborts the transaction in all its partitions, and its producer is fenced. With --topic,
-    --partition and --start-offset, a marker is written to this partition alone: do that only for a transaction that
-    `find-hanging` lists, because no coordinator is asked.
+    --partition and --start-offset, a marker is written to this partition alone, without consulting the coordinator: do
+    this only for transactions listed by `find-hanging`.
     """
     key = (topic, partition, start_offset)
     if transactional_id is not None and key == (None, None, None):
@@ -165,10 +167,10 @@ def abort(
         else:
             print_line(f"{topic}-{partition}: transaction of producer {aborted.producer_id} aborted")
     else:
-        raise click.UsageError("Name either an ID, or --topic, --partition and --start-offset.")
+        raise click.UsageError("Give either an ID, or --topic, --partition and --start-offset.")
 
 
-@click.command("find-hanging", short_help="Find transactions that nobody is going to end.")
+@click.command("find-hanging", short_help="Find transactions that no coordinator will end.")
 @click.option(
     "--topic",
     "topics",
@@ -185,14 +187,14 @@ def abort(
     type=click.FloatRange(min=0),
     default=DEFAULT_MAX_TIMEOUT_S,
     show_default=True,
-    help="The broker's transaction.max.timeout.ms; younger transactions are not looked at.",
+    help="The broker's transaction.max.timeout.ms; younger transactions are ignored.",
 )
 @native_option
 @json_option("One JSON object per transaction and partition with all fields; times in ms since the epoch.")
 def find_hanging(
     topics: tuple[str, ...], partition: int | None, max_timeout_s: float, native: str, as_json: bool
 ) -> None:
-    """Find transactions that are open in a partition and that no coordinator is going to end.
+    """Find transactions that are open in a partition and that no coordinator will end.
 
     Readers of committed records wait for them. End one with `abort --topic T --partition N --start-offset OFFSET`.
     """

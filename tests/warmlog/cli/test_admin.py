@@ -98,7 +98,7 @@ def test_records_are_deleted(admin: Run) -> None:
         (("partition", "move", "--to", "1"), 2, "--to needs a TOPIC"),
         (("partition", "move", "wrong", "--to", "1,1"), 2, "names a broker twice"),
         (("partition", "move", "wrong", "--to", "a"), 2, "not a list of broker ids"),
-        (("partition", "move", "wrong", "--replace", "1"), 2, "not like 3=5"),
+        (("partition", "move", "wrong", "--replace", "1"), 2, "expected broker ids like 3=5"),
         (("partition", "move", "wrong", "0", "--to", "77"), 1, "wrong-0: unknown broker 77"),
         (("partition", "move", "wrong", "5", "--to", "1"), 1, "no partition 5 of a topic 'wrong'"),
         (("partition", "move", "absent", "--to", "1"), 1, "no topic 'absent'"),

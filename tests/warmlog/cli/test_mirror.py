@@ -124,11 +124,11 @@ def test_every_copy_is_promoted_at_once(run: Run, source: Broker) -> None:
     ("arguments", "message"),
     [
         ([], "Name the cluster to mirror with --from HOST:PORT, or a command."),
-        (["--from", "h:1", "status"], "`status` takes its options behind its name."),
+        (["--from", "h:1", "status"], "`status` takes its options after its name."),
         (["--from", "nowhere"], "warmlog.mirror.from: expected HOST:PORT, separated by commas, not 'nowhere'"),
         (["--from", "h:1", "--topics", "("], "warmlog.mirror.topics: expected a regular expression (RE2)"),
-        (["promote"], "Name either topics, or --all."),
-        (["promote", "--all", "words"], "Name either topics, or --all."),
+        (["promote"], "Give either TOPIC... or --all."),
+        (["promote", "--all", "words"], "Give either TOPIC... or --all."),
     ],
 )
 def test_what_is_wrong_is_told(run: Run, arguments: list[str], message: str) -> None:

@@ -45,7 +45,7 @@ def test_quotas_are_set_listed_and_removed(kafka: str) -> None:
     [
         (("set", "producer_byte_rate=fast", "--user", "a"), 2, "'fast' is not a number"),
         (("set", "producer_byte_rate", "--user", "a"), 2, "expected QUOTA=VALUE"),
-        (("set", "producer_byte_rate=1"), 2, "say who has the quota"),
+        (("set", "producer_byte_rate=1"), 2, "name who has the quota"),
         (("set", "producer_byte_rate=1", "--user", "a", "--default-user"), 2, "exclude each other"),
         (("set", "speed=1", "--user", "a"), 1, "unknown quota speed"),
         (("set", "producer_byte_rate=1", "--user", "a", "--ip", "10.0.0.1"), 1, "cannot be combined"),

@@ -125,7 +125,7 @@ def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path
             pass  # the killed node comes back
         assert running.node(2) != killed
         assert running.stop() == 0
-    assert "node 2: was ended by SIGKILL; it is started again in" in running.log.read_text()
+    assert "node 2: was ended by SIGKILL; restarting it in" in running.log.read_text()
     with nodes(data, 4) as running:  # a node more
         assert consumed(running.kafka[1], "t", 2 * RECORDS) == list(range(2 * RECORDS))
         assert running.stop() == 0

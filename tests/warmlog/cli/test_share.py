@@ -130,7 +130,7 @@ def test_a_record_that_is_gone_is_reported(run: Run, topic: str, dead_letters: s
     fields = {"value": None, "headers": {f"__dlq.errors.{name}": value for name, value in headers.items()}}
     run("produce", dead_letters, "--json", stdin=json.dumps(fields).encode())
     done = run("share", "redrive", dead_letters)
-    assert (done.status, done.out) == (1, b"gone-0@7: lost: its topic does not have it any more\n")
+    assert (done.status, done.out) == (1, b"gone-0@7: lost: no longer in its topic\n")
     assert "1 record cannot be produced again" in done.err
 
 

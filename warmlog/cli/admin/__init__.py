@@ -1,4 +1,4 @@
-"""Commands that administer a cluster over Kafka's protocol: they work with clusters of Kafka, too.
+"""Commands that administer a cluster over Kafka's protocol, and therefore work with Kafka clusters too.
 
-`kafka_cluster` asks the brokers; each other module has the commands of one group.
+`kafka_cluster` sends the requests; each other module has the commands of one group.
 """

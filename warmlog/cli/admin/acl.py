@@ -38,7 +38,7 @@ OPERATIONS = {
     "two-phase-commit": 15,
 }
 KINDS = {"topic": 2, "group": 3, "cluster": 4, "transactional-id": 5, "delegation-token": 6, "user": 7}
-# What exists for each kind of resource, besides `all`. Source: org.apache.kafka.security.authorizer.AclEntry.
+# Operations for each kind of resource, in addition to `all`. Source: org.apache.kafka.security.authorizer.AclEntry.
 _CONFIGS = ("describe-configs", "alter-configs")
 APPLICABLE: Mapping[str, tuple[str, ...]] = {
     "topic": ("read", "write", "create", "delete", "alter", "describe", *_CONFIGS),
@@ -52,7 +52,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 def resource_options(command: Command) -> Command:
-    """Add the options that name resources."""
+    """Add the options that select resources."""
     for kind in ("transactional-id", "group", "topic"):
         command = click.option(
             f"--{kind}", f"{kind.replace('-', '_')}s", metavar="NAME", multiple=True, help=f"A {kind}; `*` for all."
@@ -62,24 +62,24 @@ def resource_options(command: Command) -> Command:
             f"{kind.replace('-', '_')}_prefixes",
             metavar="PREFIX",
             multiple=True,
-            help=f"All {kind}s whose names begin so.",
+            help=f"All {kind}s whose names begin with this.",
         )(command)
     return click.option("--cluster", "is_cluster", is_flag=True, help="The cluster itself.")(command)
 
 
 operation_option = click.option(
-    "--operation", "operations", type=click.Choice(list(OPERATIONS)), multiple=True, help="Repeat it for several."
+    "--operation", "operations", type=click.Choice(list(OPERATIONS)), multiple=True, help="Repeatable."
 )
 host_option = click.option("--host", metavar="ADDRESS", help="Only clients at this address, or in this range (CIDR).")
 
 
 @click.command("list", short_help="List ACLs.")
 @resource_options
-@click.option("--principal", metavar="TYPE:NAME", help="Only those of a principal, such as User:alice.")
+@click.option("--principal", metavar="TYPE:NAME", help="Only ACLs of this principal, such as User:alice.")
 @kafka_option
 @json_option("One JSON object per ACL: principal, permission, operation, kind, name, pattern, host.")
 def list_acls(principal: str | None, kafka: str, as_json: bool, **resources: Any) -> None:
-    """List ACLs, or those of resources and principals."""
+    """List all ACLs, or the ACLs of resources and principals."""
     by_resource: dict[tuple[object, ...], dict[str, Any]] = {}
     with kafka_cluster(kafka) as cluster:
         for kind, name, pattern in _resources(resources) or [(ANY, None, ANY)]:
@@ -150,7 +150,7 @@ def add(
 def remove(
     permission: str, principal: str, operations: tuple[str, ...], host: str | None, kafka: str, **resources: Any
 ) -> None:
-    """Remove the ACLs of a principal on resources; `any` stands for every permission, or every principal.
+    """Remove the ACLs of a principal on resources; `any` matches every permission or principal.
 
     \b
     warmlog acl remove any User:alice --topic orders
@@ -183,14 +183,14 @@ def remove(
 
 
 def _check_principal(principal: str) -> None:
-    """Raise Failure for a type that differs from `User` in case only: it would match no one."""
+    """Raise Failure for a type that differs from `User` only in case: it would match no one."""
     kind, _, name = principal.partition(":")
     if kind != USER and kind.lower() == USER.lower():
         raise Failure(f"{principal}: types of principals are case-sensitive: {USER}:{name}")
 
 
 def _resources(options: Mapping[str, Any]) -> list[tuple[int, str | None, int]]:
-    """Return type, name and pattern of each resource that was named."""
+    """Return type, name and pattern of each resource in the options."""
     resources: list[tuple[int, str | None, int]] = []
     for kind in ("topic", "group", "transactional-id"):
         key = kind.replace("-", "_")

@@ -1,4 +1,4 @@
-"""`warmlog broker`: the registration of brokers that are gone."""
+"""`warmlog broker remove`: remove the registration of a broker."""
 
 import click
 
@@ -7,14 +7,14 @@ from warmlog.cli.failure import Failure
 from warmlog.cli.output import counted, print_line
 
 
-@click.command(short_help="Forget a broker that is gone for good.")
+@click.command(short_help="Remove a broker that will not return.")
 @click.argument("broker", type=click.IntRange(min=0))
-@click.option("--force", is_flag=True, help="Even if it has replicas, which then stay without a broker.")
+@click.option("--force", is_flag=True, help="Remove it even if it has replicas, which are then left without a broker.")
 @kafka_option
 def remove(broker: int, force: bool, kafka: str) -> None:
-    """Forget a broker that is gone for good: it gets no replicas of new topics.
+    """Remove a broker that will not return, so that it gets no replicas of new topics.
 
-    Give its replicas to others before, with `warmlog partition move --replace OLD=NEW`, and stop it.
+    First stop it and move its replicas to others, with `warmlog partition move --replace OLD=NEW`.
     """
     with kafka_cluster(kafka) as cluster:
         held = sum(broker in replicas for replicas in cluster.replicas().values())

@@ -55,13 +55,13 @@ name_argument = click.argument("name", metavar="NAME")
 @click.command(short_help="Show the settings of a topic, a broker or a group.")
 @kind_argument
 @name_argument
-@click.option("--all", "show_all", is_flag=True, help="Also settings that have their default.")
+@click.option("--all", "show_all", is_flag=True, help="Include settings that have their default.")
 @kafka_option
 @json_option("One JSON object per setting: name, value, source, read_only.")
 def show(kind: str, name: str, show_all: bool, kafka: str, as_json: bool) -> None:
     """Show the settings of a topic, a broker or a group that differ from the defaults.
 
-    `broker default` stands for the settings of all brokers of a cluster.
+    `broker default` selects the settings of all brokers of a cluster.
     """
     with kafka_cluster(kafka) as cluster:
         entries = _describe(cluster, kind, name)
@@ -84,7 +84,7 @@ def show(kind: str, name: str, show_all: bool, kafka: str, as_json: bool) -> Non
 def set_configs(kind: str, name: str, assignments: tuple[str, ...], kafka: str) -> None:
     """Change settings of a topic, a broker or a group, without a restart.
 
-    `broker default` stands for all brokers of a cluster.
+    `broker default` selects all brokers of a cluster.
     """
     changes = [(key, SET, value) for key, value in map(assignment, assignments)]
     with kafka_cluster(kafka) as cluster:
@@ -110,7 +110,7 @@ def _resource(kind: str, name: str) -> dict[str, Any]:
 
 
 def _ask(cluster: KafkaCluster, kind: str, name: str, api: Any, request: Fields) -> Fields:
-    """Ask the broker itself about its settings, the controller about others. Raises Failure."""
+    """Send requests about a broker's settings to that broker, others to the controller. Raises Failure."""
     if kind == "broker" and name != CLUSTER_DEFAULT:
         if not name.isdecimal():
             raise Failure(f"{name!r} is neither the id of a broker nor {CLUSTER_DEFAULT!r}")

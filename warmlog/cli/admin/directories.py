@@ -32,12 +32,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A data directory of a broker, with the bytes of its partitions and what is being copied to it."""
+    """A data directory of a broker, with the bytes of its partitions and of the partitions being moved to it."""
 
     broker: int
     path: str
     sizes: Mapping[TopicPartition, int]
-    arriving: Mapping[TopicPartition, int]  # the bytes copied so far
+    arriving: Mapping[TopicPartition, int]  # bytes copied so far
     free: int | None
     total: int | None
     problem: str | None
@@ -48,7 +48,7 @@ class Directory:
         return sum(self.sizes.values()) + sum(self.arriving.values())
 
 
-@click.command(short_help="Show the data directories of brokers, and what is being moved to them.")
+@click.command(short_help="Show the data directories of brokers, and partitions being moved to them.")
 @click.argument("broker", required=False, type=click.IntRange(min=0))
 @kafka_option
 @json_option("One JSON object per directory with its partitions and their bytes.")
@@ -87,7 +87,7 @@ def directories(broker: int | None, kafka: str, as_json: bool) -> None:
 @click.option(
     "--to", "path", metavar="DIR", required=True, help="The directory, as `warmlog broker directories` prints it."
 )
-@click.option("--broker", type=click.IntRange(min=0), help="The broker, if several have a replica.")
+@click.option("--broker", type=click.IntRange(min=0), help="Id of the broker, if several have a replica.")
 @kafka_option
 def relocate(topic: str, partition: int, path: str, broker: int | None, kafka: str) -> None:
     """Move a partition to another data directory of its broker, while it is served.
@@ -138,7 +138,7 @@ def _directory(broker: int, fields: Mapping[str, Any]) -> Directory:
 
 
 def directory_json(directory: Directory) -> dict[str, Any]:
-    """Return a directory as a JSON object; what is unknown is null."""
+    """Return a directory as a JSON object; unknown values are null."""
     return {
         "broker": directory.broker,
         "directory": directory.path,

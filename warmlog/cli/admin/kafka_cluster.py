@@ -1,4 +1,4 @@
-"""Ask the brokers of a cluster over Kafka's protocol, one request after the other, with blocking sockets.
+"""Send requests to the brokers of a cluster over Kafka's protocol, one at a time, with blocking sockets.
 
 Requests and responses are fields in the mapping form of Kafka's tables (`protocol/kafka/messages`).
 """
@@ -32,7 +32,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 DEFAULT_KAFKA = "127.0.0.1:9092"
 TIMEOUT_S = 30.0
-TIMEOUT_MS = 20_000  # how long the broker may take
+TIMEOUT_MS = 20_000  # the broker's time limit
 RETRY_S = 0.1
 MAX_RESPONSE_BYTES = 100 << 20
 
@@ -132,7 +132,7 @@ class _Connection:
                 f"no reply from {self._address}: {reason}; is it the Kafka listener, without --tls-ca and login?"
             ) from error
         except ProtocolError as error:
-            hint = "" if self._protocol.is_ready else "no Kafka listener (--native is for the other one): "
+            hint = "" if self._protocol.is_ready else "no Kafka listener (--native is for the native one): "
             raise Failure(f"{self._address}: {hint}{error}") from error
         except OSError as error:
             raise Failure(f"connection to {self._address} lost: {error.strerror or error}") from error
@@ -170,11 +170,11 @@ class KafkaCluster:
         return metadata
 
     def ask_controller(self, api: PeerApi[Fields, Fields], request: Fields) -> Fields:
-        """Ask the controller, or with Kafka a broker that forwards the request to it."""
+        """Send a request to the controller; Kafka's brokers forward it."""
         return self.ask_broker(self.metadata.controller, api, request)
 
     def ask_broker(self, node_id: int, api: PeerApi[Fields, Fields], request: Fields) -> Fields:
-        """Ask a broker. Raises the error that the response has as a whole."""
+        """Send a request to a broker. Raises the response's top-level error."""
         if node_id not in self._connections:
             brokers = {broker.node_id: broker for broker in self.metadata.brokers}
             if node_id not in brokers:
@@ -204,7 +204,7 @@ class KafkaCluster:
         request: Fields,
         result_of: Callable[[Fields], Fields],
     ) -> Fields:
-        """Ask a partition's leader, and return its result, which is in the response. Waits for a new leader to lead."""
+        """Send a request to a partition's leader; return the partition's result. Waits for an election to finish."""
         ends_at = monotonic() + TIMEOUT_S
         while True:
             result = result_of(self.ask_broker(self.leader(topic, partition), api, request))
@@ -226,7 +226,7 @@ class KafkaCluster:
 
 @contextmanager
 def kafka_cluster(addresses: str) -> Iterator[KafkaCluster]:
-    """Connect to the first of these addresses that answers. Raises Failure."""
+    """Connect to the first of these addresses that responds. Raises Failure."""
     from warmlog.client.settings import parse_bootstrap  # validated by `kafka_option`
 
     with ExitStack() as stack:
@@ -249,7 +249,7 @@ def _connected(host: str, port: int, stack: ExitStack) -> _Connection:
 
 
 def problem_of(fields: Fields) -> str | None:
-    """Return the error in a response or in one of its entries as text, None if there is none."""
+    """Return the error of a response or of one of its entries as text; None if there is none."""
     code = fields.get("error_code", 0)
     if not code:
         return None

@@ -51,10 +51,10 @@ def broker_ids(value: str) -> tuple[int, ...]:
     "--replace",
     "replaced",
     metavar="OLD=NEW",
-    help="Give the replicas of one broker to another, in all topics or in TOPIC.",
+    help="Move the replicas of one broker to another, in all topics or in TOPIC.",
 )
 @click.option("--cancel", is_flag=True, help="Cancel moves that have not finished.")
-@click.option("--dry-run", is_flag=True, help="Print what would be moved.")
+@click.option("--dry-run", is_flag=True, help="Print the moves without starting them.")
 @kafka_option
 @json_option("One JSON object per partition: topic, partition, before, after.")
 def move(
@@ -69,11 +69,11 @@ def move(
 ) -> None:
     """Move replicas of partitions to other brokers.
 
-    With TOPIC, PARTITION and --to, the partition's replicas are on these brokers afterwards, the preferred leader
-    first. With TOPIC and --to, all partitions of the topic are spread over these brokers, each with as many replicas as
-    before. --replace gives the replicas of a broker, which may be dead, to another one.
+    With TOPIC, PARTITION and --to, the partition's replicas move to these brokers; the first one is the preferred
+    leader. With TOPIC and --to, all partitions of the topic are spread over these brokers, with the same number of
+    replicas as before. --replace moves the replicas of a broker, which may be dead, to another one.
 
-    Old replicas stay until the new ones are in sync; `warmlog partition moves` lists what has not finished.
+    Old replicas stay until the new ones are in sync; `warmlog partition moves` lists unfinished moves.
     """
     if (brokers is not None) + (replaced is not None) + cancel != 1:
         raise click.UsageError("Give one of --to, --replace and --cancel.")
@@ -108,11 +108,11 @@ def move(
     print_line(f"{counted(len(after), 'partition')} {done}")
 
 
-@click.command("moves", short_help="List the moves that have not finished.")
+@click.command("moves", short_help="List unfinished moves.")
 @kafka_option
 @json_option("One JSON object per partition: topic, partition, replicas, adding, removing.")
 def moves(kafka: str, as_json: bool) -> None:
-    """List the moves that have not finished."""
+    """List unfinished moves."""
     with kafka_cluster(kafka) as cluster:
         ongoing = _moves(cluster)
     if as_json:
@@ -129,7 +129,7 @@ def moves(kafka: str, as_json: bool) -> None:
     print_line(f"{counted(len(ongoing), 'partition')} being moved")
 
 
-@click.command(short_help="Let preferred replicas lead, or a replica that is not in sync.")
+@click.command(short_help="Elect preferred replicas, or a replica that is not in sync.")
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @click.argument("partition", required=False, type=click.IntRange(min=0))
 @click.option(
@@ -138,10 +138,10 @@ def moves(kafka: str, as_json: bool) -> None:
 @kafka_option
 @json_option("One JSON object per partition: topic, partition, elected.")
 def elect(topic: str | None, partition: int | None, unclean: bool, kafka: str, as_json: bool) -> None:
-    """Elect leaders: of all partitions, of those of TOPIC, or of one.
+    """Elect leaders of all partitions, of a topic's partitions, or of one partition.
 
-    The preferred replica, the first of a partition, leads again if it is in sync. --unclean is for partitions without a
-    leader whose in-sync replicas are all lost: another replica leads, without the records that it lacks.
+    The preferred replica, a partition's first, becomes the leader if it is in sync. --unclean is for partitions without
+    a leader whose in-sync replicas are all lost: another replica becomes the leader, and the records it lacks are lost.
     """
     if unclean and topic is None:
         raise click.UsageError("--unclean needs a TOPIC.")
@@ -177,12 +177,12 @@ def elect(topic: str | None, partition: int | None, unclean: bool, kafka: str, a
 def spread(
     before: Mapping[TopicPartition, tuple[int, ...]], brokers: tuple[int, ...]
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Place partitions on brokers in turn, each with as many replicas as before. Raises Failure."""
+    """Assign partitions to brokers in turn, each with the same number of replicas as before. Raises Failure."""
     after = {}
     for position, (key, replicas) in enumerate(sorted(before.items())):
         if len(replicas) > len(brokers):
             raise Failure(f"{key[0]} has {counted(len(replicas), 'replica')} of each partition: name as many brokers")
-        # As Kafka does: the distance to the further replicas grows after each round over the brokers.
+        # As in Kafka, the distance to the further replicas grows after each round over the brokers.
         shift = 1 + position // len(brokers) % max(len(brokers) - 1, 1)
         first = position % len(brokers)
         others = [(first + (shift + n) % max(len(brokers) - 1, 1) + 1) % len(brokers) for n in range(len(replicas) - 1)]
@@ -193,7 +193,7 @@ def spread(
 def replace_broker(
     before: Mapping[TopicPartition, tuple[int, ...]], old: int, new: int
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Put one broker in the place of another. Raises Failure where the new one has a replica already."""
+    """Replace one broker by another. Raises Failure if the new one already has a replica."""
     after = {}
     for key, replicas in before.items():
         if old in replicas:
@@ -207,7 +207,7 @@ def _old_and_new(value: str) -> tuple[int, int]:
     try:
         old, new = map(int, value.split("="))
     except ValueError:
-        raise click.UsageError(f"--replace {value}: not like 3=5, broker ids.") from None
+        raise click.UsageError(f"--replace {value}: expected broker ids like 3=5.") from None
     return old, new
 
 

@@ -1,4 +1,4 @@
-"""`warmlog quota`: how much clients may send, fetch and cost, of a cluster of warmlog or Kafka."""
+"""`warmlog quota`: quotas of clients, in a cluster of warmlog or Kafka."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,14 +19,14 @@ from warmlog.cli.options import Command, json_option
 from warmlog.cli.output import Column, counted, print_json, print_line, print_table
 
 COLUMNS = (Column("user"), Column("client"), Column("address"), Column("quota"), Column("value"))
-TYPES = {"user": "user", "client": "client-id", "ip": "ip"}  # by option
-KEYS = {"user": "user", "client-id": "client_id", "ip": "ip"}  # of the JSON form, by type
+TYPES = {"user": "user", "client": "client-id", "ip": "ip"}  # entity types by option
+KEYS = {"user": "user", "client-id": "client_id", "ip": "ip"}  # fields of the JSON form, by type
 EXACT, DEFAULT = 0, 1  # types of matches
 SHOWN_DEFAULT = "(default)"
 
 
 def entity_options(command: Command) -> Command:
-    """Add the options that name who has a quota."""
+    """Add the options that select who has a quota."""
     for option, what in reversed([("user", "user"), ("client", "client id"), ("ip", "address")]):
         command = click.option(
             f"--default-{option}", f"default_{option}", is_flag=True, help=f"Each {what} without a quota of its own."
@@ -40,7 +40,7 @@ def entity_options(command: Command) -> Command:
 @kafka_option
 @json_option("One JSON object per entity: user, client_id, ip (null for a default), quotas.")
 def list_quotas(kafka: str, as_json: bool, **options: Any) -> None:
-    """List all quotas, or those of users, clients and addresses."""
+    """List all quotas, or the quotas of users, clients and addresses."""
     components = [
         {"entity_type": kind, "match_type": DEFAULT if name is None else EXACT, "match": name}
         for kind, name in _entity(options)
@@ -84,7 +84,7 @@ def set_quotas(quotas: tuple[str, ...], kafka: str, **options: Any) -> None:
 @entity_options
 @kafka_option
 def remove(quotas: tuple[str, ...], kafka: str, **options: Any) -> None:
-    """Remove quotas of a user, a client id, both together, or an address: all of them, unless some are named."""
+    """Remove quotas of a user, a client id, both together, or an address: all quotas, or only those named."""
     entity = _named(options)
     components = [
         {"entity_type": kind, "match_type": DEFAULT if name is None else EXACT, "match": name} for kind, name in entity
@@ -117,7 +117,7 @@ def _entity(options: Fields) -> Entity:
 def _named(options: Fields) -> Entity:
     entity = _entity(options)
     if not entity:
-        raise click.UsageError("say who has the quota: --user, --client, --ip, or the default of one of them.")
+        raise click.UsageError("name who has the quota: --user, --client, --ip, or the default of one of them.")
     return entity
 
 

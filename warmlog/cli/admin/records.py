@@ -28,7 +28,7 @@ def offset_or_end(value: str) -> int:
     metavar="OFFSET",
     required=True,
     type=offset_or_end,
-    help="The first offset that is kept; `end` deletes all records.",
+    help="The first offset to keep; `end` deletes all records.",
 )
 @kafka_option
 def delete(topic: str, partition: int, offset: int, kafka: str) -> None:

@@ -1,4 +1,4 @@
-"""`warmlog user`: who may log in, with SCRAM credentials."""
+"""`warmlog user`: the SCRAM credentials of users."""
 
 import secrets
 import sys
@@ -44,7 +44,7 @@ def mechanism_option(help_text: str) -> Callable[[Any], Any]:
     "--new-password-file",
     type=click.Path(path_type=Path, allow_dash=True),
     metavar="FILE",
-    help="File with the password in its first line; `-` is standard input. Default: ask for it.",
+    help="File with the password in its first line; `-` is standard input. Default: prompt for it.",
 )
 @mechanism_option("SCRAM mechanism; repeatable. Default: both.")
 @click.option(
@@ -52,13 +52,13 @@ def mechanism_option(help_text: str) -> Callable[[Any], Any]:
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
     default=DEFAULT_ITERATIONS,
     show_default=True,
-    help="Rounds of hashing: what a guess at a stolen credential costs.",
+    help="Iterations of the hash: the cost of guessing a password from a stolen credential.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Create the user in a data directory whose broker does not run, as before its first start.",
+    help="Create the user in the data directory of a stopped broker, for example before its first start.",
 )
 @click.option(
     "--node-id",
@@ -68,7 +68,7 @@ def mechanism_option(help_text: str) -> Callable[[Any], Any]:
     help="With --data-dir: node.id of the broker.",
 )
 @click.option(
-    "--cluster-id", metavar="ID", help="With --data-dir: warmlog.cluster.id, if the broker is to be part of a cluster."
+    "--cluster-id", metavar="ID", help="With --data-dir: warmlog.cluster.id, if the broker will join a cluster."
 )
 @kafka_option
 def create(
@@ -139,7 +139,7 @@ def _new_password(file: Path | None) -> str:
     """Return the password of a new user. Raises CannotStart."""
     if file is None:
         if not sys.stdin.isatty():
-            raise CannotStart("--new-password-file: needed where there is no terminal to ask at; `-` is standard input")
+            raise CannotStart("--new-password-file: needed without a terminal to prompt on; `-` is standard input")
         password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True)
         return password
     if str(file) != "-":
@@ -160,7 +160,7 @@ class _Hashed(NamedTuple):
 
 def _create_offline(data_dir: Path, user: str, hashed: _Hashed, *, node_id: int, cluster_id: str | None) -> None:
     """Write credentials into a data directory. Raises Failure."""
-    from warmlog.broker.cluster.local import STORE  # a client needs nothing of the broker
+    from warmlog.broker.cluster.local import STORE  # clients must not import the broker
     from warmlog.broker.cluster.local.users import create_user, create_user_of_nodes
     from warmlog.broker.log.errors import LogError
     from warmlog.broker.metadata.errors import MetadataError
@@ -171,7 +171,7 @@ def _create_offline(data_dir: Path, user: str, hashed: _Hashed, *, node_id: int,
         for mechanism, salted in hashed.salted.items()
     }
     try:
-        if (data_dir / STORE).exists():  # of serve --nodes
+        if (data_dir / STORE).exists():  # written by serve --nodes
             create_user_of_nodes(data_dir, user, credentials)
         else:
             create_user(data_dir, user, credentials, node_id=node_id, cluster_id=cluster_id)

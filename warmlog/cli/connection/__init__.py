@@ -1,1 +1,1 @@
-"""How commands connect to a broker: encrypted (`tls`), and logged in (`login`)."""
+"""How commands connect to a broker: TLS (`tls`) and login (`login`)."""

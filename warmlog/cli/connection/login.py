@@ -1,4 +1,4 @@
-"""The login of commands that talk to a broker: the options of `warmlog` itself, and what they mean."""
+"""The login options of `warmlog`, for all commands that connect to a broker."""
 
 import os
 from collections.abc import Callable, Generator, Mapping
@@ -13,7 +13,7 @@ from warmlog.cli.failure import CannotStart
 from warmlog.protocol.oauthbearer import OAUTHBEARER, log_in_with
 from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError, log_in
 
-USER, PASSWORD, PASSWORD_FILE = "WARMLOG_USER", "WARMLOG_PASSWORD", "WARMLOG_PASSWORD_FILE"  # names
+USER, PASSWORD, PASSWORD_FILE = "WARMLOG_USER", "WARMLOG_PASSWORD", "WARMLOG_PASSWORD_FILE"  # of variables
 MECHANISM = "WARMLOG_SASL_MECHANISM"
 DELEGATION_TOKEN = "WARMLOG_DELEGATION_TOKEN"  # noqa: S105  # a name
 TOKEN, TOKEN_FILE = "WARMLOG_TOKEN", "WARMLOG_TOKEN_FILE"
@@ -35,7 +35,7 @@ class Login(NamedTuple):
     def messages(self) -> Generator[bytes, bytes, None]:
         """Yield the messages of a login; send the broker's answer to each. Raises SaslError."""
         if self.token is not None:
-            from warmlog.client.errors import WarmlogError  # with the client 0.25 s
+            from warmlog.client.errors import WarmlogError  # importing the client takes 0.25 s
 
             try:
                 return log_in_with(self.token())
@@ -48,19 +48,19 @@ class Login(NamedTuple):
 
 
 def use_login(_context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Make a part of the login what every connection uses."""
+    """Set a part of the login for every connection."""
     if value is not None:
         os.environ[_VARIABLES[parameter.name or ""]] = value
 
 
 def use_delegation_token(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Make the user and the password those of a delegation token."""
+    """Treat the user and the password as those of a delegation token."""
     if value:
         os.environ[DELEGATION_TOKEN] = "true"
 
 
 def login_from(environ: Mapping[str, str]) -> Login | None:
-    """Return the login for connections, None without a user or a token. Raises CannotStart."""
+    """Return the login for connections; None without a user or a token. Raises CannotStart."""
     user, file = environ.get(USER, ""), environ.get(PASSWORD_FILE, "")
     mechanism = environ.get(MECHANISM) or DEFAULT_MECHANISM
     token = _token_from(environ)
@@ -98,7 +98,7 @@ def _is_delegation_token(environ: Mapping[str, str]) -> bool:
 
 
 def _token_from(environ: Mapping[str, str]) -> Callable[[], str] | None:
-    """Return what gets tokens, None if commands log in without. Raises CannotStart."""
+    """Return the source of tokens; None if no token is used. Raises CannotStart."""
     token, file, url = environ.get(TOKEN, ""), environ.get(TOKEN_FILE, ""), environ.get(TOKEN_URL, "")
     client_id, secret_file = environ.get(CLIENT_ID, ""), environ.get(SECRET_FILE, "")
     if sum(map(bool, (token, file, url))) > 1:
@@ -111,7 +111,7 @@ def _token_from(environ: Mapping[str, str]) -> Callable[[], str] | None:
         if not file:
             return None
     if file:
-        from warmlog.client.tokens import TokenFile  # with the client 0.25 s
+        from warmlog.client.tokens import TokenFile  # importing the client takes 0.25 s
 
         return TokenFile(file)
     secret = read_password(Path(secret_file)) if secret_file else environ.get(SECRET, "")
@@ -125,14 +125,14 @@ def _token_from(environ: Mapping[str, str]) -> Callable[[], str] | None:
 
 @cache
 def _credentials(url: str, client_id: str, secret: str, scope: str, ca_file: str) -> Callable[[], str]:
-    """Return what gets tokens for credentials; the connections of a command share one."""
+    """Return a token source for client credentials; the connections of a command share one."""
     from warmlog.client.tokens import ClientCredentials
 
     return ClientCredentials(url, client_id, secret, scope=scope, ca_file=ca_file or None)
 
 
 def read_password(path: Path) -> str:
-    """Return the first line of a file that not everyone may read. Raises CannotStart."""
+    """Return the first line of a file; refuse a file that everyone may read. Raises CannotStart."""
     from warmlog.client.files import ClientFileError  # imports ssl
     from warmlog.client.files import read_password as read
 

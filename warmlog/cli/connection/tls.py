@@ -1,4 +1,4 @@
-"""TLS of the commands that talk to a broker: the options of `warmlog` itself, and what they mean."""
+"""The TLS options of `warmlog`, for all commands that connect to a broker."""
 
 import os
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ SYSTEM = "system"  # the value of CA for the system's certificates
 
 
 def use_file(_context: click.Context, parameter: click.Parameter, path: str | None) -> None:
-    """Make a file what every connection uses."""
+    """Set a file for every connection."""
     if path is not None:
         os.environ[CA if parameter.name == "tls_ca" else CERTIFICATE] = path
 
 
 def context_from(environ: Mapping[str, str]) -> "ssl.SSLContext | None":
-    """Return the context for connections, None if they are not encrypted. Raises CannotStart."""
+    """Return the context for connections; None if they are not encrypted. Raises CannotStart."""
     ca, certificate = environ.get(CA, ""), environ.get(CERTIFICATE, "")
     if not ca:
         if certificate:
             raise CannotStart("--tls-certificate: needs --tls-ca")
         return None
-    from warmlog.client.files import ClientFileError, tls_context  # imports ssl: time that most commands need not spend
+    from warmlog.client.files import ClientFileError, tls_context  # imports ssl, which most commands do not need
 
     try:
         return tls_context(ca, certificate)

@@ -1,4 +1,4 @@
-"""`warmlog log dump`: print the files of segments. `segment_json` defines the items; this lays them out as tables.
+"""`warmlog log dump`: print the files of segments. `segment_json` defines the items; this module prints them as tables.
 
 1. Files are only read: a running broker is not disturbed.
 2. A damaged file is printed up to the damage, which is then reported; the exit status is 1.
@@ -31,7 +31,7 @@ DECODERS = {"offsets": group_record_fields, "share-group-state": share_record_fi
 
 @click.command(short_help="Print the batches, records and index entries of segment files.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--records", is_flag=True, help="Print the records of each batch, too.")
+@click.option("--records", is_flag=True, help="Print the records of each batch as well.")
 @click.option(
     "--offsets-decoder",
     "decoder",
@@ -134,7 +134,7 @@ def as_text(value: object) -> str:
 
 
 def producer_row(item: Item) -> tuple[object, ...]:
-    """Return the cells of a producer; without a batch in its epoch it has neither sequences nor an offset."""
+    """Return the cells of a producer; it has no sequences and no offset if its epoch has no batch."""
     has_batch = item["last_sequence"] is not None
     since = item["transaction_first_offset"]
     return (

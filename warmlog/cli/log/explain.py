@@ -1,8 +1,8 @@
 """`warmlog log explain`: explain how a fetch would be served, without serving it.
 
 1. Nothing is written, and the page cache is restored: repeated, the answer is the same.
-2. With a directory, no broker is involved. A running broker caches the position of a recent batch, so that its own
-   answer for the end of the log can need no scan.
+2. With a directory, no broker is involved. A running broker caches the position of a recent batch, so its own answer
+   near the end of the log may need no scan.
 3. If segments are removed or replaced while files are read, reading starts over.
 """
 
@@ -22,11 +22,11 @@ from warmlog.inspect.paths import is_partition_directory
 from warmlog.protocol.explanation import Explanation
 
 MAX_INT64 = (1 << 63) - 1
-MAX_ATTEMPTS = 4  # while segments are removed or replaced
+MAX_ATTEMPTS = 4  # attempts while segments are removed or replaced
 
 
 class Target(NamedTuple):
-    """An offset, or a timestamp in ms. `plain`: explain the plain binary search of the indexes, too."""
+    """An offset, or a timestamp in ms. `plain`: also explain the plain binary search of the indexes."""
 
     offset: int | None
     timestamp: int | None
@@ -59,7 +59,7 @@ def time_ms(value: str) -> int:
     type=click.Choice(["warm", "plain"]),
     default="warm",
     show_default=True,
-    help="plain: explain the plain binary search of the indexes, too.",
+    help="plain: also explain the plain binary search of the indexes.",
 )
 @index_interval_option
 @native_option
@@ -76,12 +76,12 @@ def explain(
 ) -> None:
     """Explain how a fetch would be served: index pages, resident pages, faults.
 
-    DIR is the directory of a partition, written by warmlog or Kafka: nothing is written to it, and a broker may be
-    running. With TOPIC and PARTITION a broker explains the log that it has open.
+    DIR is the directory of a partition of warmlog or Kafka. Nothing is written to it, and a broker may be running. With
+    TOPIC and PARTITION, a broker explains its open log.
 
     The output shows the segment, whether the warm or the cold section of the index is searched, the pages of the index
-    in the order of access, the entry found, and the part of the log scanned from there to the batch, each with its
-    resident pages. An index page that is not resident would be a major page fault.
+    in order of access, the matching entry, and the part of the log scanned from there to the batch, each with its
+    resident pages. An index page that is not resident would cause a major page fault.
     """
     if (offset is None) == (timestamp is None):
         raise click.UsageError("Give either --offset N or --time T.")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_line, print_table
 from warmlog.protocol.explanation import ExplainedLookup, ExplainedRange, Explanation, PageRun
 
-MAX_SHOWN = 12  # runs of pages in a cell; more are only counted
+MAX_SHOWN = 12  # runs of pages in a cell; further ones are only counted
 UNKNOWN = "?"
 COLUMNS = (
     Column("step"),
@@ -31,7 +31,7 @@ def show_explanation(name: str, explanation: Explanation) -> None:
 
 
 def header(name: str, explanation: Explanation) -> Iterator[str]:
-    """Yield what was found and in which segment."""
+    """Yield lines about the target and its segment."""
     time = "" if explanation.timestamp is None else f" of {iso_time(explanation.timestamp)}"
     segment = explanation.segment
     what = (
@@ -49,7 +49,7 @@ def header(name: str, explanation: Explanation) -> Iterator[str]:
     if explanation.index_fault is not None:
         yield (
             f"its indexes are invalid ({explanation.index_fault}): a broker rebuilds them from"
-            f" {binary_size(segment.size)} of log at the first fetch; the explanation below does without them"
+            f" {binary_size(segment.size)} of log at the first fetch; the explanation below ignores them"
         )
 
 
@@ -74,7 +74,7 @@ def rows(explanation: Explanation) -> Iterator[tuple[object, ...]]:
 
 
 def entry(lookup: ExplainedLookup) -> str:
-    """Format the entry that a lookup finds."""
+    """Format the matching entry of a lookup."""
     if lookup.slot is None:
         none = "no entries" if not lookup.entries else f"none of {lookup.entries} entries"
         return f"{none}: scan from the start"
@@ -90,7 +90,7 @@ def page_numbers(pages: Iterable[int]) -> str:
 
 
 def range_cells(of: ExplainedRange) -> tuple[str, str]:
-    """Format the pages of a range, and those that are not resident."""
+    """Format the pages of a range, and its non-resident pages."""
     return page_runs(of.pages), UNKNOWN if of.missing is None else page_runs(of.missing)
 
 

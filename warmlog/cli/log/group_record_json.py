@@ -1,7 +1,7 @@
 """Records of `__consumer_offsets` as JSON, for `log dump --offsets-decoder`.
 
-Fields have the names and order of Kafka's message definitions. Of keys of unknown types only the type is decoded; their
-values are omitted.
+Fields have the names and order of Kafka's message definitions. Only the type is decoded for keys of unknown types;
+their values are omitted.
 """
 
 from base64 import b64encode
@@ -84,7 +84,7 @@ KINDS: Mapping[type[Key], str] = {
 
 
 def group_record_fields(record: Record) -> dict[str, Any]:
-    """Return `decoded_key` and `decoded_value` of a record, or the `reason` why it cannot be decoded."""
+    """Return `decoded_key` and `decoded_value` of a record, or the `reason` if it cannot be decoded."""
     try:
         key = decode_key(record.key or b"")
         return {"decoded_key": key_json(key), "decoded_value": value_json(key, record.value)}
@@ -157,7 +157,7 @@ def member_json(member: StoredMember) -> dict[str, Any]:
 def consumer_json(key: ConsumerGroupKey, value: bytes) -> dict[str, Any]:
     """Decode a record of a consumer group; topic ids as text, other bytes in base64.
 
-    A regular expression's `version`, that of the topics' metadata, becomes `metadata_version`.
+    The `version` of a regular expression's topic metadata is renamed `metadata_version`.
     """
     fields = decode_consumer_fields(key, value)
     if isinstance(key, RegexKey):

@@ -30,9 +30,9 @@ COLUMNS = (
 def receipts(context: click.Context, directory: Path, count: int | None, as_json: bool) -> None:
     """Show what recovery did after unclean stops.
 
-    DIR is a data directory. After an unclean stop the next start checks everything that may not have reached the
-    disk, and writes what it checked, truncated and rebuilt to a receipt, a file in DIR. The oldest come first. The
-    exit status is 1 if a receipt is damaged.
+    DIR is a data directory. After an unclean stop, the next start checks all data that may not have reached the disk,
+    and writes a receipt, a file in DIR that lists what was checked, truncated and rebuilt. Receipts are printed oldest
+    first. The exit status is 1 if a receipt is damaged.
     """
     latest = receipts_in(directory)[-(count or 0) :]
     damaged = [each for each in latest if isinstance(each, ReceiptError)]
@@ -42,7 +42,7 @@ def receipts(context: click.Context, directory: Path, count: int | None, as_json
     elif sound:
         show(sound)
     elif not damaged:
-        print_line("no receipts: there was no start after an unclean stop, or no space to write one")
+        print_line("no receipts: no start followed an unclean stop, or there was no space to write one")
     for error in damaged:
         click.echo(f"warmlog: {error}", err=True)
     if damaged:
@@ -77,7 +77,7 @@ def row(receipt: Receipt) -> tuple[object, ...]:
 
 
 def repair_lines(log: LogReceipt) -> Iterator[str]:
-    """Yield what was repaired in a log, one line per repair; nothing for a sound log."""
+    """Yield the repairs of a log, one line each; nothing for a sound log."""
     name = f"{log.topic}-{log.partition}"
     if log.truncated_bytes:
         size = counted(log.truncated_bytes, "byte")

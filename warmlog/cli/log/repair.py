@@ -34,15 +34,15 @@ from warmlog.inspect.repair import DirectoryRepair, LogRepair, RepairOptions, re
 
 @click.command(short_help="Recover a data directory without starting a broker.")
 @directories_argument
-@click.option("--dry-run", is_flag=True, help="Show what would be done; nothing is written.")
+@click.option("--dry-run", is_flag=True, help="Show the repairs without writing anything.")
 @click.option(
     "--cut-damaged",
     is_flag=True,
-    help="Truncate logs at damage below the recovery point, too: all later records are lost.",
+    help="Also truncate logs at damage below the recovery point: all later records are lost.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="The broker's settings, as for serve.")
 @index_interval_option
-@json_option("One JSON object: what was done to each directory and log, and the remaining findings.")
+@json_option("One JSON object: the actions for each directory and log, and the remaining findings.")
 @click.pass_context
 def repair(
     context: click.Context,
@@ -56,9 +56,9 @@ def repair(
     """Recover a data directory without starting a broker.
 
     DIR is a data directory; name all directories of a broker. Torn ends are truncated, indexes and snapshots rebuilt,
-    leftovers removed; afterwards `log verify` has no findings, and the next start is a clean one. Damage below the
-    recovery point, in records that were flushed, is reported and left unless --cut-damaged is given. The exit status
-    is 1 if findings are left.
+    leftovers removed; afterwards `log verify` has no findings, and the next start is clean. Damage below the recovery
+    point, in flushed records, is reported and kept unless --cut-damaged is given. The exit status is 1 if findings
+    remain.
     """
     settings = broker_settings(config)
     with Progress("repairing") as progress, ExitStack() as stack:
@@ -75,7 +75,7 @@ def repair(
 
 
 def broker_settings(config: Path | None) -> Settings:
-    """Read the settings that a broker would have from this file and the environment. Raises CannotStart."""
+    """Read the settings as a broker does, from this file and the environment. Raises CannotStart."""
     try:
         return load_settings(config, os.environ)
     except SettingError as error:
@@ -106,7 +106,7 @@ def locked_directory(path: Path, disk: Disk, settings: Settings) -> DataDirector
 
 
 def node_id_of(path: Path, settings: Settings) -> int:
-    """Return the node id stored in the directory, or the broker's if there is none."""
+    """Return the node id stored in the directory, else the one in the settings."""
     try:
         properties = parse_properties((path / META_PROPERTIES).read_text(encoding="latin-1"))
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def wall_clock_ms() -> int:
 
 
 def show(repairs: list[DirectoryRepair], left: list[Finding], *, dry_run: bool, as_json: bool) -> None:
-    """Print what was done and what is left."""
+    """Print the actions and the remaining findings."""
     if as_json:
         directories = [msgspec.to_builtins(each) for each in repairs]
         print_json(
@@ -138,7 +138,7 @@ def show(repairs: list[DirectoryRepair], left: list[Finding], *, dry_run: bool, 
 
 
 def summary(done: DirectoryRepair) -> str:
-    """Format what was done to a directory as one line."""
+    """Format the actions for a directory as one line."""
     parts = [f"{counted(len(done.logs), 'log')} recovered" if done.logs else "no log recovered"]
     if done.untouched:
         parts.append(f"{counted(done.untouched, 'sound log')} left unchanged")
@@ -150,7 +150,7 @@ def summary(done: DirectoryRepair) -> str:
 
 
 def actions(log: LogRepair) -> Iterator[str]:
-    """Yield what was done to a log, one line per action."""
+    """Yield the actions for a log, one line each."""
     if log.error is not None:
         yield f"FAILED: {log.error}"
     if log.removed:
@@ -168,7 +168,7 @@ def actions(log: LogRepair) -> Iterator[str]:
 
 
 def recovery_actions(report: RecoveryReport) -> Iterator[str]:
-    """Yield what recovery did."""
+    """Yield the actions of recovery."""
     yield f"{report.scanned_bytes:,} bytes checked from offset {report.recovery_point}"
     if report.truncated_bytes:
         yield f"{report.truncated_bytes:,} bytes truncated at offset {report.truncated_at}: {report.truncation_reason}"

@@ -1,9 +1,9 @@
 """`warmlog log residency`: show which parts of segments are in the page cache.
 
 1. Files are neither read nor written: the page cache does not change.
-2. A cell of a map stands for one or more pages, so that a file takes one line. The hole at the end of an active
-   segment's index is not part of the map.
-3. Files that a running broker removes meanwhile are left out.
+2. A cell of a map covers one or more pages, so that a file takes one line. The hole at the end of an active segment's
+   index is not part of the map.
+3. Files that a running broker removes meanwhile are omitted.
 """
 
 import shutil
@@ -27,8 +27,8 @@ from warmlog.inspect.paths import SegmentFile, partition_directories, segment_fi
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 MAX_CELLS = 64
 MIN_CELLS = 8
-OTHER_COLUMNS = 64  # characters of a row beside its map
-BLOCKS = "·░▒▓█"  # nothing, up to a third, up to two thirds, less than all, all
+OTHER_COLUMNS = 64  # characters of a row without its map
+BLOCKS = "·░▒▓█"  # none resident, up to a third, up to two thirds, less than all, all
 PLAIN_BLOCKS = ".-+*#"  # for encodings without them
 COLUMNS = (
     Column("segment"),
@@ -48,7 +48,7 @@ TOTAL_COLUMNS = (
 
 
 class FileSurvey(NamedTuple):
-    """A file, and the survey of its pages."""
+    """A file and the survey of its pages."""
 
     file: SegmentFile
     survey: PageSurvey
@@ -80,7 +80,7 @@ def residency(directory: Path, as_json: bool) -> None:
 
 
 def map_width() -> int:
-    """Return the characters for a map: what a terminal leaves, else the maximum."""
+    """Return the width of a map in characters: the rest of a terminal's line, else the maximum."""
     if not sys.stdout.isatty():
         return MAX_CELLS
     return max(MIN_CELLS, min(MAX_CELLS, shutil.get_terminal_size().columns - OTHER_COLUMNS))

@@ -1,8 +1,8 @@
 """The items that `log dump` prints: JSON objects with the fields of batches, records and entries.
 
 Every item has a `type`: batch, record, offset_index_entry, time_index_entry, aborted_transaction, producer; padding for
-zeros up to the end of a preallocated file; damage where the rest of a file cannot be read. Unset fields (-1 on disk)
-are None.
+zeros up to the end of a preallocated file; damage if the rest of a file cannot be read. Unset fields (-1 on disk) are
+None.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def is_damage(item: Item) -> bool:
 
 
 class DumpOptions(NamedTuple):
-    """`records`: list the records of each batch. `decoder`: returns more fields of each, of a coordinator's topic."""
+    """`records`: list the records of each batch. `decoder`: returns further fields of a coordinator topic's records."""
 
     records: bool = False
     decoder: Callable[[Record], Item] | None = None

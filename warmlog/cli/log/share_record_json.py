@@ -23,7 +23,7 @@ VALUE_VERSION = 0
 
 
 def share_record_fields(record: Record) -> dict[str, Any]:
-    """Return `decoded_key` and `decoded_value` of a record, or the `reason` why it cannot be decoded."""
+    """Return `decoded_key` and `decoded_value` of a record, or the `reason` if it cannot be decoded."""
     try:
         decoded = decode_record(record.key or b"", record.value)
     except MalformedError as error:

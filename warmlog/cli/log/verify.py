@@ -11,7 +11,7 @@ from warmlog.cli.progress import Progress
 from warmlog.inspect.checks.directories import CheckOptions, check_directories
 from warmlog.inspect.findings import Finding, Tally
 
-SERVED = "a broker is running; not checked: checkpoints, leftovers, missing partitions, and what it is writing now"
+SERVED = "a broker is running; not checked: checkpoints, leftovers, missing partitions, and files it is writing"
 
 
 @click.command(short_help="Check partition directories without writing.")
@@ -22,10 +22,10 @@ SERVED = "a broker is running; not checked: checkpoints, leftovers, missing part
 def verify(context: click.Context, directories: tuple[Path, ...], index_interval_bytes: int, as_json: bool) -> None:
     """Check partition directories without writing.
 
-    DIR is a data directory (name all directories of a broker at once) or the directory of a partition. The CRC and
+    DIR is a data directory (name all directories of a broker together) or the directory of a partition. The CRC and
     the records of every batch are checked; indexes, transaction indexes, producer snapshots, leader epochs,
     checkpoints, metadata and file names are checked against the logs. Safe beside a running broker; the output then
-    says what was not checked. The exit status is 1 if there are findings.
+    lists what was not checked. The exit status is 1 if there are findings.
     """
     tally, findings = Tally(), []
     with Progress("verifying") as progress:

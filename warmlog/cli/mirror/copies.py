@@ -1,4 +1,4 @@
-"""`warmlog mirror status` and `promote`: ask a running broker about its copies."""
+"""`warmlog mirror status` and `promote`: show and promote a running broker's copies."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +28,16 @@ COLUMNS = (
 )
 
 
-@click.command(short_help="Show how far the copies are.")
+@click.command(short_help="Show the progress of the copies.")
 @click.argument("topics", metavar="[TOPIC...]", nargs=-1, shell_complete=complete_topics)
 @native_option
 @json_option("One JSON object: source, problem, topics with all fields; -1 is unknown.")
 def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
-    """Show how far the copies of mirrored topics are, of these topics or of all.
+    """Show the progress of mirrored topics: of these topics, or of all.
 
     States: following; refused (see the problem); stopped (nothing mirrors it now); promoted (writable, since the offset
-    `promoted at`). `lag bytes` is an estimate. `lag s` is the time since the copy was last known to have all records.
-    All brokers of a cluster are asked. Exits with 1 if anything is refused or has a problem.
+    `promoted at`). `lag bytes` is an estimate. `lag s` is the time since the copy was last known to be complete.
+    All brokers of a cluster are queried. The exit status is 1 if a topic is refused or has a problem.
     """
     described = run_with_client(native, lambda client: client.describe_mirror())
     shown = chosen(described, topics)
@@ -55,7 +55,7 @@ def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
 
 
 def chosen(described: "DescribeMirrorResponse", topics: tuple[str, ...]) -> "list[MirroredTopic]":
-    """Return the topics that are asked for. Raises Failure for one that is not mirrored."""
+    """Return the requested topics. Raises Failure for one that is not mirrored."""
     by_name = {topic.name: topic for topic in described.topics}
     for name in topics:
         if name not in by_name:
@@ -64,14 +64,14 @@ def chosen(described: "DescribeMirrorResponse", topics: tuple[str, ...]) -> "lis
 
 
 def rows(topic: "MirroredTopic") -> list[tuple[object, ...]]:
-    """Return the rows of a topic: one for each partition, or one with the problem if it has none here."""
+    """Return the rows of a topic: one for each partition, or one with the problem if it has no partitions here."""
     if not topic.partitions:
         return [(topic.name, None, str(topic.state), *[None] * 6, topic.problem)]
     return [row(topic, partition) for partition in topic.partitions]
 
 
 def row(topic: "MirroredTopic", partition: "MirroredPartition") -> tuple[object, ...]:
-    """Return the cells of a partition; what is unknown is empty."""
+    """Return the cells of a partition; unknown values are empty."""
     numbers = [partition.end, partition.source_end, partition.lag_records, partition.lag_bytes]
     known = [None if number < 0 else number for number in numbers]
     lag_s = None if partition.lag_ms < 0 else round(partition.lag_ms / 1000, 1)
@@ -106,12 +106,12 @@ def description_json(described: "DescribeMirrorResponse", topics: "list[Mirrored
 def promote(topics: tuple[str, ...], every: bool, native: str, as_json: bool) -> None:
     """Stop mirroring topics, and make them writable at the end of their copies, which is printed.
 
-    Stop the producers at the source first, and wait until `status` shows no lag: what is not copied by then stays
-    there. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again. In a cluster,
-    the in-sync replicas of each partition must have all that was copied; repeat the command if that takes too long.
+    Stop the producers at the source first, and wait until `status` shows no lag: records not copied by then are left
+    behind. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again. In a cluster,
+    the in-sync replicas of each partition must have all copied records; repeat the command if that takes too long.
     """
     if every is bool(topics):
-        raise click.UsageError("Name either topics, or --all.")
+        raise click.UsageError("Give either TOPIC... or --all.")
 
     async def promote_each(client: "AsyncClient") -> dict[str, dict[int, int]]:
         names = topics

@@ -8,7 +8,7 @@ from warmlog.cli.command_groups import LazyGroup
 from warmlog.cli.serve import serve_options, serve_with
 
 COMMANDS = {
-    "status": ("warmlog.cli.mirror.copies", "status", "Show how far the copies are."),
+    "status": ("warmlog.cli.mirror.copies", "status", "Show the progress of the copies."),
     "promote": ("warmlog.cli.mirror.copies", "promote", "Stop mirroring topics, and make them writable."),
 }
 ALL_GROUPS = ".*"
@@ -22,17 +22,19 @@ ALL_GROUPS = ".*"
     short_help="Mirror topics of another cluster; promote the copies.",
 )
 @click.option("--from", "source", metavar="H:P,...", help="Brokers of the cluster to mirror: Kafka or warmlog.")
-@click.option("--topics", metavar="RE", help="Only topics with such names, a regular expression (RE2).  [default: .*]")
+@click.option(
+    "--topics", metavar="RE", help="Only topics whose names match this regular expression (RE2).  [default: .*]"
+)
 @click.option(
     "--groups",
     metavar="[RE]",
     is_flag=False,
     flag_value=ALL_GROUPS,
-    help="Copy the committed offsets of consumer groups, too: of all, or of those with such names.",
+    help="Also copy the committed offsets of consumer groups: of all, or of those whose names match.",
 )
-@click.option("--delete-topics", is_flag=True, help="Delete topics here after they were deleted at the source.")
+@click.option("--delete-topics", is_flag=True, help="Delete topics here after their deletion at the source.")
 @click.option(
-    "--max-bytes-per-second", "rate", metavar="N", type=click.IntRange(min=1), help="Copy no faster than this."
+    "--max-bytes-per-second", "rate", metavar="N", type=click.IntRange(min=1), help="Limit of the copying rate."
 )
 @serve_options
 @click.pass_context
@@ -50,12 +52,12 @@ def mirror(
     """Run a broker that keeps a live copy of topics of another cluster, until SIGTERM or SIGINT.
 
     The copies have the same offsets, bytes and leader epochs, and are read-only until they are promoted. The options
-    stand for settings of the same names (warmlog.mirror.from ...), with which `warmlog serve` does the same.
+    set the settings of the same names (warmlog.mirror.from ...), with which `warmlog serve` does the same.
     """
     if context.invoked_subcommand is not None:
         given = [name for name, value in context.params.items() if value and is_given(context, name)]
         if given:
-            raise click.UsageError(f"`{context.invoked_subcommand}` takes its options behind its name.", context)
+            raise click.UsageError(f"`{context.invoked_subcommand}` takes its options after its name.", context)
         return
     if source is None:
         raise click.UsageError("Name the cluster to mirror with --from HOST:PORT, or a command.", context)

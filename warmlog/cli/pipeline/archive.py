@@ -126,7 +126,7 @@ def archive(
 ) -> None:
     """Write records to Parquet files, each record exactly once.
 
-    A run continues where the last one committed, however that ended. Each batch is added to the archive atomically.
+    A run continues from the last commit, however the previous run ended. Each batch is added to the archive atomically.
     Read the archive with `spark.read.parquet(DIR)` or any other reader of Parquet.
     """
     if once and every is not None:
@@ -161,7 +161,7 @@ def _commits(job: "ArchiveJob", run: "Runner", every_s: float | None) -> "Iterat
 
 
 class Interval:
-    """Wait for points in time at equal distances; missed ones are skipped."""
+    """Wait for points in time at equal intervals; missed ones are skipped."""
 
     def __init__(
         self,

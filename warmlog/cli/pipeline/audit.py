@@ -71,7 +71,7 @@ TOP_COLUMNS = (
     "state_file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="With TABLE: leave out what the last audit with this file has proved, and update it.",
+    help="With TABLE: skip offsets proved by the last audit with this file, and update the file.",
 )
 @click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Compare this archive with the log.")
 @click.option(
@@ -107,9 +107,9 @@ def audit(
     Without TABLE the directories are audited. The CRC of every batch is checked. Missing, compacted, damaged and
     duplicate offsets are counted by partition and hour, and both indexes are checked against the log.
 
-    TABLE is a Delta or Iceberg table, named as for `table`. Rows that were decoded need the schemas for that: a
-    registry, or all files that were used. Every offset is in it once, or a finding says why not:
-    missing, doubled and altered rows are named with their files.
+    TABLE is a Delta or Iceberg table, named as for `table`. Every offset must be in it once; otherwise a finding gives
+    the reason, and missing, duplicate and altered rows are listed with their files. A table with decoded columns needs
+    the schemas that they were decoded with: from the registry, or all files that were used.
 
     The exit status is 1 if there are findings.
     """
@@ -117,7 +117,7 @@ def audit(
     job = JobOptions(**{**given, "topic": _topic(topic_name, given["topic"])})
     if target is not None:
         if table is not None or plot_file is not None:
-            raise click.UsageError("--table and --plot are for directories: leave out TABLE.")
+            raise click.UsageError("--table and --plot are for directories: omit TABLE.")
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
         if audit_target(job, bootstrap, where, state_file, as_json=as_json, **schemas):
             context.exit(1)

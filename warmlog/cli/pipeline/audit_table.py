@@ -1,4 +1,4 @@
-"""`warmlog pipeline audit TOPIC TABLE`: a Delta or Iceberg table against its topic."""
+"""`warmlog pipeline audit TOPIC TABLE`: check a Delta or Iceberg table against its topic."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -58,7 +58,7 @@ class JobOptions:
             raise click.UsageError("--master is for --engine spark.")
 
     def source_options(self, **given: str | None) -> dict[str, str]:
-        """Return the options of the data source; `given`: further ones unless assigned, None to leave one out."""
+        """Return the options of the data source; `given`: further ones unless assigned, None to omit one."""
         path = self.path
         if path is None and given.get("bootstrap") is None:
             path = DEFAULT_PATH
@@ -70,14 +70,14 @@ class JobOptions:
         return {**kept, **dict(self.assignments)}
 
     def read_options(self, **given: str | None) -> "ReadOptions":
-        """Return the same, parsed. Raises PipelineError."""
+        """Return the options of the data source, parsed. Raises PipelineError."""
         from warmlog.pipeline.source.options import read_options
 
         return read_options(self.source_options(**given))
 
 
 def login_options() -> dict[str, str]:
-    """Return the options of `warmlog` itself for encryption and login, as options of the data source.
+    """Return the TLS and login options of `warmlog` as options of the data source.
 
     Raises CannotStart for a login that tasks in other processes could not repeat.
     """
@@ -107,7 +107,7 @@ def _absolute(path: str) -> str:
 
 
 def job_options(command: Command, *, topic: Callable[[Command], Command] = TOPIC_OPTION) -> Command:
-    """Add the options of every job: the fields of JobOptions. `topic`: the option or argument for it."""
+    """Add the options of every job: the fields of JobOptions. `topic`: the option or argument for the topic."""
     for option in reversed(
         (
             topic,
@@ -152,7 +152,7 @@ def bootstrap_option(command: Command) -> Command:
         "--bootstrap",
         metavar="H:P",
         type=bootstrap,
-        help="Address of a broker's native listener; read from it unless --path is given, too.",
+        help="Address of a broker's native listener, to read from unless --path is given.",
     )(command)
 
 
@@ -160,7 +160,7 @@ def bootstrap_option(command: Command) -> Command:
 def running(name: str, job: JobOptions, size: Callable[[], int], reporter: "Reporter") -> Iterator["Runner"]:
     """Yield a runner for the job's tasks, with progress on a terminal. Raises PipelineError.
 
-    `size`: returns how many bytes the job reads, called only if that matters.
+    `size`: returns the number of bytes the job reads; called only if needed.
     """
     from warmlog.pipeline.runner import LocalRunner, SparkRunner, choose_engine
     from warmlog.pipeline.session import SUBMITTED, spark_session
@@ -181,7 +181,7 @@ def running(name: str, job: JobOptions, size: Callable[[], int], reporter: "Repo
 
 
 class TaskProgress:
-    """A line that shows how many tasks are done, on a terminal; a context manager, which erases it."""
+    """Shows the number of finished tasks on a line of a terminal; a context manager that erases the line."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -203,7 +203,7 @@ class TaskProgress:
 
 @contextmanager
 def pipeline_errors(*libraries: str, extra: str = "spark") -> Iterator[None]:
-    """Convert a job's errors to a one-line Failure. `libraries`: optional ones of `extra` that its modules import."""
+    """Convert a job's errors to a one-line Failure. `libraries`: the optional imports of its modules, from `extra`."""
     from warmlog.inspect.errors import InspectError
     from warmlog.pipeline.errors import PipelineError
     from warmlog.pipeline.session import check_libraries
@@ -218,7 +218,7 @@ def pipeline_errors(*libraries: str, extra: str = "spark") -> Iterator[None]:
 
 @contextmanager
 def until_terminated(*, is_endless: bool) -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C; it is the regular end of an endless job and then does not raise.
+    """Treat SIGTERM like Ctrl-C; for an endless job it is the regular end and does not raise.
 
     Uncommitted work is discarded. Raises KeyboardInterrupt.
     """
@@ -248,7 +248,7 @@ class CommittingJob(Protocol):
 
 @contextmanager
 def reported(job: CommittingJob, report_file: Path | None, *, as_json: bool) -> Iterator[None]:
-    """Print the report however the job ends, even if it is interrupted."""
+    """Print the report however the job ends, even if interrupted."""
     try:
         yield
         if not job.commits and not as_json:

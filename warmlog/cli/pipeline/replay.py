@@ -48,7 +48,7 @@ COLUMNS = (
 @click.option("--keep-partitions", is_flag=True, help="Keep each record's partition, whatever its key.")
 @click.option("--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="At most N records per second.")
 @click.option("--id", "replay_id", metavar="NAME", help="Id of a failed replay, to continue it.")
-@click.option("--dry-run", is_flag=True, help="Read and count, but send nothing.")
+@click.option("--dry-run", is_flag=True, help="Read and count records without sending them.")
 @json_option("One JSON object per partition.")
 def replay(
     bootstrap: str | None,
@@ -93,9 +93,7 @@ def replay(
         options = _read_options(job, bootstrap, where)
         target = to_topic or job.topic
         if "," in target:
-            raise click.UsageError(
-                "--to-topic is missing: several topics are replayed into one topic, or one at a time."
-            )
+            raise click.UsageError("--to-topic is missing: replay several topics into one topic, or one at a time.")
         tasks = _tasks(options, where)
         write = None if dry_run else sink_options(native, target, login_options())
         reporter = Reporter("replay")
@@ -127,7 +125,7 @@ def replay(
 
 
 def _read_options(job: JobOptions, bootstrap: str | None, where: TableTarget | None) -> "ReadOptions":
-    """Return the read options; a partition without records after the starting timestamp has nothing to replay."""
+    """Return the read options; partitions without records after the starting timestamp are empty."""
     common = {"includeHeaders": "true", "startingOffsetsByTimestampStrategy": "latest"}
     if where is None:
         return job.read_options(bootstrap=bootstrap, **common)

@@ -77,7 +77,7 @@ def _metrics_served(job: "TableJob", address: tuple[str, int] | None) -> Iterato
     type=click.IntRange(min=1),
     default=10_000_000,
     show_default=True,
-    help="Rows of a commit, at most.",
+    help="Maximum rows per commit.",
 )
 @click.option(
     "--commit-mib",
@@ -133,7 +133,7 @@ def table(
 
     TARGET is the directory or URL of a Delta table, or with --catalog an Iceberg table such as db.orders. A table that
     does not exist is created. Offsets are committed with the rows: a run continues where the table ends, however the
-    last one ended, and two runs at once add no row twice. Records of aborted transactions are left out.
+    previous run ended, and two concurrent runs add no row twice. Records of aborted transactions are omitted.
     """
     job = JobOptions(**{name: given.pop(name) for name in JOB_NAMES})
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):

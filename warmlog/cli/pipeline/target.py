@@ -1,4 +1,4 @@
-"""The options of commands that say which Delta or Iceberg table is meant."""
+"""The options that select a Delta or Iceberg table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
-    """A table: a directory or URL, or with a catalog a name."""
+    """A table: a directory or URL, or a name in a catalog."""
 
     target: str
     catalog: str | None
@@ -32,7 +32,7 @@ class TableTarget:
         return self.catalog is None and not (directory / "_delta_log").exists() and any(directory.glob("batch=*"))
 
     def open(self, columns: Sequence[str]) -> "DeltaTable | IcebergTable":
-        """Return the table, which is not read yet. `columns`: those to be written. Raises PipelineError."""
+        """Return the table without reading it. `columns`: the columns to write. Raises PipelineError."""
         from warmlog.pipeline.lakehouse.target import open_table
 
         storage = dict(self.storage)

@@ -1,7 +1,7 @@
 """`warmlog consume`: print the records of a topic to standard output.
 
 1. Values are written byte for byte, and flushed as soon as they arrive.
-2. A list of records is one write; records are only formatted one by one.
+2. A list of records is written in one call; only formatting is done record by record.
 """
 
 import os
@@ -95,7 +95,7 @@ def consume(
     empty line. --json is lossless: keys and values that are not text are in base64, in key_base64 and value_base64.
 
     With --group the partitions of the topic are shared with the other members of the group. Reading begins at the
-    committed offsets, or at --from where there are none. Printed records are committed periodically and at the end.
+    committed offsets, or at --from if there are none. Printed records are committed periodically and at the end.
     """
     if group is not None and partitions:
         raise click.UsageError("--partition cannot be combined with --group, which assigns partitions itself.")

@@ -2,7 +2,7 @@
 
 1. No byte is lost or changed: nothing is decoded, a carriage return is part of its line, an empty line is an empty
    value. A last line without a separator counts; after the last separator there is no further line.
-2. Whole chunks are split at once: a million lines cost a fraction of a second. Only lines with keys or JSON are parsed
+2. Chunks are split as a whole: a million lines take a fraction of a second. Only lines with keys or JSON are parsed
    one by one.
 3. A line is returned as soon as it is complete, for interactive use.
 4. Memory is bounded: a line longer than `max_line_bytes` is an error.
@@ -19,7 +19,7 @@ from warmlog.cli.records.record_json import Headers, RecordInput, parse_record
 
 CHUNK_BYTES = 1 << 18  # a pipe returns at most 64 KiB; for files larger chunks are no faster
 
-# `ready` ends after so many bytes, so that their records are acknowledged and counted.
+# `ready` ends after this many bytes, so that their records are acknowledged and counted.
 ROUND_BYTES = 1 << 24
 
 # A parsed line: a value, a (key, value), or a record.

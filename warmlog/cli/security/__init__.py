@@ -1,1 +1,1 @@
-"""What makes a broker secure before its first start: certificates, and an administrator."""
+"""Secure a broker before its first start: certificates, an administrator and ACLs; and read the audit log."""

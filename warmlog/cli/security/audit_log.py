@@ -17,7 +17,7 @@ from warmlog.cli.security.audit_topic import read_topic
 AUTHENTICATION = 3002
 EVENT_LOG = 1008
 DENIED = 2
-MAX_SHOWN = 3  # resources of an event in its line
+MAX_SHOWN = 3  # resources shown in the line of an event
 
 
 def _time_ms(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -33,13 +33,13 @@ def _time_ms(_context: click.Context, _parameter: click.Parameter, text: str | N
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--topic", "from_topic", is_flag=True, help="Read the topic __warmlog_audit instead of a file.")
 @native_option
-@click.option("--follow", is_flag=True, help="With --topic: print further events as they come, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="With --topic: print further events as they arrive, until Ctrl-C.")
 @click.option("--user", metavar="TYPE:NAME", help="Only events of a principal, such as User:alice.")
 @click.option("--address", metavar="ADDRESS", help="Only events of clients at this address.")
 @click.option("--resource", metavar="NAME", help="Only events about a topic, group, user or other resource.")
-@click.option("--failed", is_flag=True, help="Only what failed or was refused.")
+@click.option("--failed", is_flag=True, help="Only failed and refused operations.")
 @click.option("--since", "since_ms", metavar="TIME", callback=_time_ms, help="Only events from this time on, ISO 8601.")
-@json_option("The events as they are in the file, in the classes of OCSF.")
+@json_option("Print the events as stored in the file, in the classes of OCSF.")
 def audit_log(
     file: Path | None,
     native: str,
@@ -55,8 +55,8 @@ def audit_log(
 ) -> None:
     """Print the events of the audit log FILE and of the older files beside it, oldest first.
 
-    An event is a login, a request that was refused for lack of rights, or a change. With --topic the events are those
-    of all brokers that have warmlog.audit.topic=true; it takes the right to READ the topic __warmlog_audit.
+    An event is a login, a request refused for lack of permission, or a change. With --topic, the events are those of
+    all brokers with warmlog.audit.topic=true; this requires permission to READ the topic __warmlog_audit.
 
       warmlog audit-log data-secrets/audit.jsonl --failed --since 2026-11-28
       warmlog audit-log --topic --follow --native broker-1:9091
@@ -93,7 +93,7 @@ class _Wanted:
     def __init__(
         self, user: str | None, address: str | None, resource: str | None, since_ms: int | None, *, failed: bool
     ) -> None:
-        """`failed`: only what failed or was refused; None of the others: any."""
+        """`failed`: only failed and refused operations. None for any other parameter matches all events."""
         self._user = user
         self._address = address
         self._resource = resource
@@ -113,7 +113,7 @@ class _Wanted:
 
 
 def _user(event: dict[str, Any]) -> str:
-    """Return the user of an event, nothing for one of the log itself."""
+    """Return the user of an event; an empty text for an event of the log itself."""
     return str(event["actor"]["user"]["name"]) if "actor" in event else ""
 
 
@@ -127,7 +127,7 @@ def _is_about(resource: dict[str, Any], name: str) -> bool:
 
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a file and of the older ones; lines that are none are skipped and named. Raises Failure."""
+    """Yield the events of a file and of its older files; skip and report lines that are not events. Raises Failure."""
     older = {path: re.fullmatch(re.escape(file.name) + r"\.(\d+)", path.name) for path in file.parent.glob("*")}
     numbered = sorted(((int(match[1]), path) for path, match in older.items() if match is not None), reverse=True)
     for path in [*(path for _, path in numbered), file]:
@@ -138,7 +138,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
                     event = _event(line)
                     if event is not None:
                         yield event
-                    elif line.endswith("\n"):  # else it is being written
+                    elif line.endswith("\n"):  # otherwise it is still being written
                         skipped.append(number)
         except OSError as error:
             raise Failure(f"{path}: {error.strerror}") from None
@@ -148,7 +148,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """Return the event in a line, None if there is none."""
+    """Return the event in a line; None if it is not an event."""
     try:
         event: dict[str, Any] = json.loads(line)
         is_event = all(
@@ -192,7 +192,7 @@ def _line(event: dict[str, Any]) -> str:
 
 
 def _named(resource: dict[str, Any]) -> str:
-    """Return a resource with what tells it from others: of an ACL, who is allowed what."""
+    """Return a resource with its distinguishing details: for an ACL, principal and operation."""
     data, text = resource.get("data", {}), f"{resource['type']} {resource['name']}"
     if "permission" in data:
         pattern = "..." if data.get("pattern") == "PREFIXED" else ""

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from warmlog.client.consuming.stream import BatchStream
 
 TOPIC: Final = "__warmlog_audit"
-MAX_KNOWN: Final = 50_000  # values of which a repetition is left out; brokers repeat what they sent last
+MAX_KNOWN: Final = 50_000  # recent values to detect duplicates by; brokers may send their latest events again
 
 
 def read_topic(native: str, since_ms: int | None, take: Callable[[str], bool], *, follow: bool) -> None:
     """Pass the value of each record to `take`, which returns whether it is an event. Raises Failure.
 
-    Without `follow`, in the order of time, up to the end as of now; with it, later ones as they arrive. Values that are
-    none are named on standard error.
+    Without `follow`, in order of time, up to the current end; with it, later ones as they arrive. Values that are not
+    events are reported on standard error.
     """
 
     async def copy(client: "AsyncClient") -> None:
         if not any(topic.name == TOPIC for topic in await client.list_topics()):
             raise Failure(
-                f"no topic {TOPIC}: no broker has warmlog.audit.topic=true, nothing was recorded since,"
+                f"no topic {TOPIC}: no broker has warmlog.audit.topic=true, nothing has been recorded yet,"
                 " or the user may not DESCRIBE it"
             )
         seen = _Seen()
@@ -51,7 +51,7 @@ def read_topic(native: str, since_ms: int | None, take: Callable[[str], bool], *
 async def _until(
     client: "AsyncClient", ends: Mapping[int, int], since_ms: int | None
 ) -> "AsyncIterator[ConsumedRecord]":
-    """Yield the records from a time up to these offsets, by time."""
+    """Yield the records from a time up to these offsets, in order of time."""
     start: Start = "beginning" if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
     starts = await client.offsets(TOPIC, start)
     streams = [
@@ -64,7 +64,7 @@ async def _until(
 
 
 async def _follow(client: "AsyncClient", starts: Mapping[int, int], seen: "_Seen", take: Callable[[str], bool]) -> None:
-    """Pass on records from these offsets, as they arrive."""
+    """Pass on records from these offsets on, as they arrive."""
     async with client.consume_batches(TOPIC, "end", auto_create=False) as stream:
         for partition, offset in starts.items():
             stream.seek(offset, partition=partition)
@@ -76,13 +76,13 @@ async def _follow(client: "AsyncClient", starts: Mapping[int, int], seen: "_Seen
 
 
 class _Seen:
-    """The values that were read last."""
+    """The most recently read values."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def is_new(self, record: "ConsumedRecord") -> bool:
-        """Return whether a value is none of the last ones."""
+        """Return whether a value is not among the most recent ones."""
         digest = hash(record.value)
         if digest in self._known:
             return False
@@ -93,7 +93,7 @@ class _Seen:
 
 
 async def _merged(streams: "list[BatchStream]") -> "AsyncIterator[ConsumedRecord]":
-    """Yield the records of streams by time, as far as each has them in that order."""
+    """Merge streams in order of time, provided each is in that order."""
     heads = [head for each in streams if (head := await _Head(each).advanced()) is not None]
     while heads:
         first = min(heads, key=_Head.time)
@@ -112,11 +112,11 @@ class _Head:
         self._left: Iterator[ConsumedRecord] = iter(())
 
     def time(self) -> int:
-        """Return the time of the record."""
+        """Return the record's time."""
         return self.record.timestamp
 
     async def advanced(self) -> "_Head | None":
-        """Continue with the following record; None if there is none."""
+        """Return the head advanced to the next record; None if there is none."""
         while (record := next(self._left, None)) is None:
             records = await anext(aiter(self._stream), None)
             if records is None:

@@ -1,11 +1,11 @@
 """`warmlog tls create`: a certificate authority, and certificates that it signs for brokers and clients.
 
-    DIRECTORY/ca.pem         what clients trust
+    DIRECTORY/ca.pem         the certificate that clients trust
     DIRECTORY/ca-key.pem     signs further certificates; only this command reads it
     DIRECTORY/broker.pem     key and certificate of a broker, for `ssl.keystore.location`
     DIRECTORY/client-X.pem   key and certificate of client X, for `--tls-certificate` and `ssl.keystore.location`
 
-What is there is never replaced. Keys are P-256: a handshake costs half as much as with RSA.
+Existing files are never replaced. Keys are P-256: a handshake costs half as much as with RSA.
 """
 
 import ipaddress
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
 CA_DAYS: Final = 3650
-CLOCK_SKEW: Final = timedelta(hours=1)  # a certificate is valid before now: clocks differ
-MAX_NAME: Final = 64  # of a common name (RFC 5280, ub-common-name)
-MAX_HOST: Final = 253  # of a domain name (RFC 1035)
+CLOCK_SKEW: Final = timedelta(hours=1)  # certificates are valid from before now, since clocks differ
+MAX_NAME: Final = 64  # maximum length of a common name (RFC 5280, ub-common-name)
+MAX_HOST: Final = 253  # maximum length of a domain name (RFC 1035)
 LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 HOST_NAME: Final = re.compile(rf"(?:\*\.)?(?:{LABEL}\.)*{LABEL}\.?")
 
@@ -44,7 +44,7 @@ class Authority(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A file, and whether it was made or was there."""
+    """A file, and whether it was created or already existed."""
 
     path: Path
     is_new: bool
@@ -76,8 +76,8 @@ def create(
 ) -> None:
     """Make a certificate authority in DIRECTORY, a certificate for a broker, and certificates for clients.
 
-    A second run uses the authority that is there, and makes only what is missing. The name of a client is the common
-    name of its certificate.
+    A second run uses the existing authority and makes only missing files. A client's name is the common name of its
+    certificate.
     """
     for file in make(directory, hosts=hosts, broker=broker, clients=clients, days=days):
         if as_json:
@@ -89,7 +89,7 @@ def create(
 def make(
     directory: Path, *, hosts: Sequence[str] = (), broker: str = "broker", clients: Sequence[str] = (), days: int = 365
 ) -> list[Made]:
-    """Make the files that are missing. `hosts` of the broker: by default, this machine's names. Raises Failure."""
+    """Make the missing files. `hosts`: names of the broker, by default this machine's. Raises Failure."""
     try:
         import cryptography as _  # noqa: F401  # takes time that no other command need spend
     except ImportError:
@@ -99,11 +99,11 @@ def make(
     names = [_general_name(host) for host in hosts or own_hosts()]
     broker_file = directory / f"{broker}.pem"
     if hosts and broker_file.exists():
-        raise Failure(f"{broker_file} exists: remove it to make another one, or choose another --broker")
+        raise Failure(f"{broker_file} exists: remove it to make a new one, or choose another --broker")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         wanted = [(broker_file, broker, names), *[(directory / f"client-{each}.pem", each, ()) for each in clients]]
-        if all(path.exists() for path, _, _ in wanted):  # what signs may be elsewhere
+        if all(path.exists() for path, _, _ in wanted):  # the CA's key may be kept elsewhere
             return [Made(path, is_new=False) for path, _, _ in wanted]
         authority, made = _authority(directory)
         made += [_signed(path, name, authority, days, of) for path, name, of in wanted]
@@ -118,13 +118,13 @@ def make_authority(directory: Path) -> list[Made]:
         import cryptography as _  # noqa: F401
     except ImportError:
         raise Failure("the package cryptography is missing: pip install 'warmlog[tls]'") from None
-    if (directory / "ca.pem").exists():  # what signs may be elsewhere
+    if (directory / "ca.pem").exists():  # the CA's key may be kept elsewhere
         return [Made(directory / "ca.pem", is_new=False)]
     return _authority(directory)[1]
 
 
 def _check_name(name: str) -> None:
-    """Refuse what is no name of a file or no common name. Raises Failure."""
+    """Check that a text can be a file name and a common name. Raises Failure."""
     if not name or len(name) > MAX_NAME or not name.isprintable() or "/" in name or name in {"ca", "ca-key", ".", ".."}:
         raise Failure(
             f"{name!r} cannot be the name of a certificate: use 1 to {MAX_NAME} printable characters without /"
@@ -132,12 +132,12 @@ def _check_name(name: str) -> None:
 
 
 def own_hosts() -> list[str]:
-    """Return the names by which clients on this machine, and in its network, reach it."""
+    """Return the names by which clients on this machine and in its network reach it."""
     return sorted({"localhost", "127.0.0.1", "::1", socket.gethostname()})
 
 
 def is_host(text: str) -> bool:
-    """Return whether a certificate can be for a text: a host name or an address."""
+    """Return whether a text is a host name or an address, for which a certificate can be made."""
     with suppress(ValueError):
         ipaddress.ip_address(text.strip("[]"))
         return True
@@ -145,7 +145,7 @@ def is_host(text: str) -> bool:
 
 
 def _general_name(host: str) -> "GeneralName":
-    """Return the entry of a certificate for a host. Raises Failure."""
+    """Return the certificate entry for a host. Raises Failure."""
     from cryptography import x509
 
     with suppress(ValueError):
@@ -156,7 +156,7 @@ def _general_name(host: str) -> "GeneralName":
 
 
 def _is_host_name(host: str) -> bool:
-    """Whether it is a domain name (RFC 1123), whose first label may be `*`."""
+    """Return whether a text is a domain name (RFC 1123); its first label may be `*`."""
     try:
         text = host.encode("idna").decode()
     except UnicodeError:
@@ -178,7 +178,7 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
         write(ca_key, _pem_key(ec.generate_private_key(ec.SECP256R1())), secret=True)
     try:
         loaded = load_pem_private_key(ca_key.read_bytes(), None)
-        if is_new and isinstance(loaded, ec.EllipticCurvePrivateKey):  # also for a key whose run was interrupted
+        if is_new and isinstance(loaded, ec.EllipticCurvePrivateKey):  # also after an interrupted run
             write(ca, _pem(_certificate("warmlog CA", loaded, None, CA_DAYS, ())), secret=False)
         certificate = x509.load_pem_x509_certificate(ca.read_bytes())
     except (ValueError, TypeError):
@@ -191,7 +191,7 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
 
 
 def is_issued(broker_file: Path, ca: Path) -> bool:
-    """Return whether a certificate was issued by one in `ca`, also by way of others in its own file. Raises OSError."""
+    """Return whether a certificate was issued by one in `ca`, possibly through others in its file. Raises OSError."""
     from cryptography import x509
 
     try:
@@ -214,7 +214,7 @@ def _issued(certificate: "Certificate", issuer: "Certificate") -> bool:
 
 
 def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
-    """Return what is wrong with a certificate: not issued by the CA, expired, or without a host. Raises OSError."""
+    """Return the problem of a certificate: not issued by the CA, expired, or without a host. Raises OSError."""
     from cryptography import x509
 
     try:
@@ -226,7 +226,7 @@ def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
         names = set()
     except FileNotFoundError as error:
         return f"{error.filename} is missing"
-    except ValueError:  # of an extension
+    except ValueError:  # raised for an invalid extension
         return f"{broker_file} is damaged"
     if certificate.not_valid_after_utc < datetime.now(UTC):
         return f"{broker_file} has expired"
@@ -235,7 +235,7 @@ def lacking(broker_file: Path, ca: Path, hosts: Sequence[str]) -> str | None:
 
 
 def _signed(path: Path, name: str, authority: Authority, days: int, names: Sequence["GeneralName"]) -> Made:
-    """Write a key and a certificate, unless the file is there. Raises OSError."""
+    """Write a key and a certificate, unless the file exists. Raises OSError."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if path.exists():
@@ -253,7 +253,7 @@ def _certificate(
     days: int,
     names: Sequence["GeneralName"],
 ) -> "Certificate":
-    """Return a certificate, signed by itself if `authority` is None. `names` are the hosts of a broker."""
+    """Return a certificate, self-signed if `authority` is None. `names` are the hosts of a broker."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -265,7 +265,7 @@ def _certificate(
         end = min(end, authority.certificate.not_valid_after_utc)
     signer = key if authority is None else authority.key
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if names:  # a broker is a client of the other ones
+    if names:  # a broker is also a client of the others
         purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
     is_ca = authority is None
     builder = (
@@ -317,7 +317,7 @@ def _pem_key(key: "EllipticCurvePrivateKey") -> bytes:
 
 
 def write(path: Path, data: bytes, *, secret: bool) -> None:
-    """Write a file that does not exist yet, whole or not at all; a secret one can never be read by others.
+    """Create a file atomically; a secret file is never readable by others.
 
     Raises OSError.
     """
@@ -329,6 +329,6 @@ def write(path: Path, data: bytes, *, secret: bool) -> None:
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-        os.link(new, path)  # unlike a rename, it replaces nothing
+        os.link(new, path)  # unlike a rename, this does not replace an existing file
     finally:
         new.unlink(missing_ok=True)

@@ -1,17 +1,17 @@
-"""`warmlog serve --secure`: certificates, an administrator and ACLs, made at the first start.
+"""`warmlog serve --secure`: certificates, an administrator and ACLs, created at the first start.
 
-    DATA-secrets/        beside the data directory, in which Kafka accepts no other directories; or --secrets-dir
+    DATA-secrets/        beside the data directory, in which Kafka allows no other directories; or --secrets-dir
         ca.pem, ca-key.pem, broker.pem    see `certificates`
         admin.password                    of the user admin, who may do everything
-        broker.password                   in a cluster, of the user by which brokers log in to each other
-        admin.properties                  how Kafka's clients and tools log in as admin; written last
-        audit.jsonl                       who logged in, what was refused, and what was changed
+        broker.password                   of the user as which brokers of a cluster log in to each other
+        admin.properties                  configures Kafka's clients and tools to log in as admin; written last
+        audit.jsonl                       the audit log: logins, refused requests and changes
 
-A start makes what is missing and keeps the rest, so that one that was interrupted is completed by the next.
+Each start creates missing files and keeps the others, so an interrupted start is completed by the next one.
 
-The brokers of a cluster on etcd share their secrets: `warmlog cluster secrets` makes them, each broker gets a copy, and
-a certificate of its own, broker-ID.pem, unless there is a broker.pem for all of them. A broker whose data directory is
-new brings the users along; what the cluster has already stays.
+The brokers of a cluster on etcd share their secrets: `warmlog cluster secrets` creates them, and each broker gets a
+copy, and a certificate of its own, broker-ID.pem, unless there is a broker.pem for all. A broker with a new data
+directory adds the users to the cluster, whose existing users are kept.
 """
 
 import logging
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
 ADMIN: Final = "admin"
-BROKER: Final = "broker"  # by which the nodes of a cluster log in to each other
+BROKER: Final = "broker"  # the user as which the nodes of a cluster log in to each other
 MECHANISM: Final = "SCRAM-SHA-512"
 OF_HTTP: Final = ("warmlog.http.security.protocol=SSL", "warmlog.http.authentication=basic")
 PASSWORD_BYTES: Final = 24
@@ -51,10 +51,10 @@ WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # no client c
 
 
 class Secured(NamedTuple):
-    """What `secure` has prepared.
+    """The result of `secure`.
 
-    `assignments`: settings as `KEY=VALUE`, before the ones of the command line. `properties`: the file for clients.
-    `is_new`: whether this start has made it. `native`: where commands connect, if it is not the default.
+    `assignments`: settings as `KEY=VALUE`, applied before those of the command line. `properties`: the file for
+    clients. `is_new`: whether this start created it. `native`: the address for commands, if it is not the default.
     """
 
     assignments: tuple[str, ...]
@@ -76,8 +76,9 @@ def secure(
 ) -> Secured:
     """Prepare a broker that has not started yet. Raises CannotStart, Failure.
 
-    `hosts`: further names in its certificate. `directory`: of the secrets, beside the data directory by default.
-    `has_nodes`: it is a cluster of `--nodes`. `kept`: settings of the command line, which replace those of --secure.
+    `hosts`: further names in its certificate. `directory`: directory of the secrets, by default beside the data
+    directory. `has_nodes`: run as a cluster of `--nodes`. `kept`: settings of the command line, which override those of
+    --secure.
     """
     if settings.listeners:
         raise CannotStart(
@@ -131,10 +132,10 @@ def secure(
 
 
 def _certified(directory: Path, member: int | None, hosts: Sequence[str], *, must_be_issued: bool) -> Path:
-    """Return the file of the broker's certificate, which is made if it is missing; warn if it does not fit.
+    """Return the file of the broker's certificate, created if it is missing; warn if it does not fit.
 
-    `member`: the id of a broker of a cluster on etcd. `must_be_issued`: by ca.pem, which the other brokers trust, too.
-    Raises CannotStart, Failure.
+    `member`: the id of a broker in a cluster on etcd. `must_be_issued`: require that ca.pem, which the other brokers
+    trust, issued it. Raises CannotStart, Failure.
     """
     file = directory / "broker.pem"
     if member is not None and not file.exists():
@@ -166,9 +167,9 @@ def _certified(directory: Path, member: int | None, hosts: Sequence[str], *, mus
 
 
 def make_shared(directory: Path, hosts: Sequence[str]) -> bool:
-    """Make what is missing of the secrets that the brokers of a cluster share; return whether anything was.
+    """Create the missing ones of the secrets that brokers of a cluster share; return whether there were any.
 
-    `hosts`: of a certificate for all brokers; without, each makes its own. Raises Failure.
+    `hosts`: the names in one certificate for all brokers; without it, each broker creates its own. Raises Failure.
     """
     directory = directory.absolute()
     properties = directory / f"{ADMIN}.properties"
@@ -190,7 +191,7 @@ def make_shared(directory: Path, hosts: Sequence[str]) -> bool:
 
 
 def warn_of_replaced(settings: "Settings", assignments: Sequence[str], *, kept: Sequence[str]) -> None:
-    """Warn of settings of the file and the environment that --secure replaces. `kept`: those of the command line."""
+    """Warn of settings of the file and the environment that --secure replaces. `kept`: settings of the command line."""
     names = names_of(kept)
     for name, _, value in (each.partition("=") for each in assignments):
         field = FIELDS[name]
@@ -200,12 +201,12 @@ def warn_of_replaced(settings: "Settings", assignments: Sequence[str], *, kept: 
 
 
 def names_of(assignments: Sequence[str]) -> set[str]:
-    """Return the settings of assignments `KEY=VALUE`."""
+    """Return the setting names of assignments `KEY=VALUE`."""
     return {each.partition("=")[0].strip() for each in assignments}
 
 
 def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
-    """Return the lines for the user after the first start. The password is for terminals only: others keep a log."""
+    """Return the lines printed after the first start, with the password only on a terminal (output may be logged)."""
     properties, directory = secured.properties, secured.properties.parent
     lines = [f"secured: clients log in as {ADMIN} with {properties}"]
     if is_terminal:
@@ -216,19 +217,19 @@ def introduction(secured: Secured, *, is_terminal: bool) -> Sequence[str]:
 
 
 def _check_apart(directory: Path, settings: "Settings") -> None:
-    """Raise CannotStart for secrets in a directory of logs."""
+    """Raise CannotStart for a secrets directory inside a data directory."""
     for path in settings.data_paths:
         if directory.resolve().is_relative_to(path.resolve()):
             raise CannotStart(f"--secrets-dir: {directory} is in the data directory {path}, which may hold logs only")
 
 
 def _check_shared(directory: Path) -> None:
-    """Raise CannotStart unless the secrets of a cluster are there."""
+    """Raise CannotStart unless the secrets of a cluster exist."""
     for name in ("ca.pem", f"{BROKER}.password", f"{ADMIN}.password"):
         if not (directory / name).exists():
             advice = "make them once"
             if directory.is_dir() and any(directory.iterdir()):
-                advice = f"copy {name} from another broker, or, if the cluster is new, make what is missing"
+                advice = f"copy {name} from another broker, or, if the cluster is new, create the missing ones"
             raise CannotStart(
                 f"--secure: {directory} has no {name}: the brokers of a cluster share their secrets; {advice}"
                 f" with `warmlog cluster secrets {directory}`, and copy the directory to the machine of each broker"
@@ -236,7 +237,7 @@ def _check_shared(directory: Path) -> None:
 
 
 def _hosts(settings: "Settings", *addresses: str) -> list[str]:
-    """Return what clients may call the broker. Raises CannotStart."""
+    """Return the names and addresses by which clients may call the broker. Raises CannotStart."""
     try:
         given = [parse_address(each)[0] for each in addresses if each != "none"]
         advertised = parse_listeners("advertised.listeners", settings.advertised_listeners)
@@ -246,7 +247,7 @@ def _hosts(settings: "Settings", *addresses: str) -> list[str]:
 
 
 def _warn_of_exposed(directory: Path) -> None:
-    """Warn of secrets that every user may read. Raises Failure."""
+    """Warn of secrets that every user of the machine may read. Raises Failure."""
     try:
         secrets = sorted(path for path in directory.iterdir() if path.name in SECRETS or OF_BROKER.fullmatch(path.name))
         exposed = [path for path in secrets if path.stat().st_mode & 0o007]
@@ -258,7 +259,7 @@ def _warn_of_exposed(directory: Path) -> None:
 
 
 def _warn_of_changes(directory: Path, properties: Path, *, is_copy: bool) -> None:
-    """Warn of a file for clients that does not fit the secrets; that of a copy has another path. Raises Failure."""
+    """Warn if the file for clients does not fit the secrets or, as in a copied directory, the path. Raises Failure."""
     try:
         password = (directory / f"{ADMIN}.password").read_text(encoding="utf-8").partition("\n")[0]
         wanted = _properties(password, directory / "ca.pem").splitlines()
@@ -285,7 +286,7 @@ def _make_users(users: "Users", properties: Path) -> None:
     if users.is_member or users.has_nodes:
         users.make(BROKER)
     text = _properties(users.make(ADMIN), properties.with_name("ca.pem"))
-    if properties.exists():  # of a cluster
+    if properties.exists():  # in a cluster
         return
     try:
         write(properties, text.encode(), secret=True)
@@ -294,9 +295,9 @@ def _make_users(users: "Users", properties: Path) -> None:
 
 
 class Users(NamedTuple):
-    """Where the users are made: in a data directory whose broker does not run, their passwords in `directory`.
+    """Creates users in the data directory of a stopped broker, and their passwords in `directory`.
 
-    `is_member`: the broker brings them into its cluster. `has_nodes`: they are written into the store of `--nodes`.
+    `is_member`: the broker adds them to its cluster. `has_nodes`: they are written to the store of `--nodes`.
     """
 
     settings: "Settings"
@@ -306,7 +307,7 @@ class Users(NamedTuple):
     has_nodes: bool
 
     def make(self, user: str) -> str:
-        """Create a user, unless an earlier start has done so; return its password. Raises CannotStart, Failure."""
+        """Create a user unless an earlier start has created it; return its password. Raises CannotStart, Failure."""
         file = self.directory / f"{user}.password"
         cluster_id = self.settings.warmlog_cluster_id if self.is_member else None
         try:
@@ -335,7 +336,7 @@ class Users(NamedTuple):
 
 
 def _new_password() -> bytes:
-    """Return the line of a file."""
+    """Return the line of a password file."""
     return f"{secrets.token_urlsafe(PASSWORD_BYTES)}\n".encode()
 
 
@@ -357,7 +358,7 @@ def _properties(password: str, ca: Path) -> str:
 
 
 def _quoted(password: str) -> str:
-    """Return a password for a JAAS configuration in a file of Java's properties, which both have escapes."""
+    """Escape a password for a JAAS configuration in a Java properties file, which both have escapes."""
     jaas = password.replace("\\", "\\\\").replace('"', '\\"')
     return "".join(
         each if " " <= each <= "~" else "".join(f"\\u{unit:04x}" for unit in _units(each))
@@ -366,6 +367,6 @@ def _quoted(password: str) -> str:
 
 
 def _units(character: str) -> list[int]:
-    """Return the units of a character in UTF-16."""
+    """Return the UTF-16 code units of a character."""
     data = character.encode("utf-16-be")
     return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]

@@ -1,4 +1,4 @@
-"""`warmlog cluster secrets`: what the brokers of a cluster share when they run with --secure."""
+"""`warmlog cluster secrets`: create the secrets that brokers of a cluster share with --secure."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ from warmlog.cli.security.secure import make_shared
     "hosts",
     metavar="HOST",
     multiple=True,
-    help="Make one certificate for all brokers, for this name, which may begin with `*.`, or address; repeatable. "
+    help="Make one certificate for all brokers, for this name (which may begin with `*.`) or address; repeatable. "
     "Default: each broker makes its own at its first start.",
 )
 def make(directory: Path, hosts: tuple[str, ...]) -> None:
     """Make a certificate authority and the passwords of the users admin and broker in DIRECTORY.
 
     Copy the directory to each broker of the cluster, and start it there with `warmlog serve --secure --secrets-dir
-    DIRECTORY`. A second run makes only what is missing. Clients need ca.pem and admin.properties. Only a broker that
-    makes its own certificate needs ca-key.pem, until it has done so.
+    DIRECTORY`. A second run makes only missing files. Clients need ca.pem and admin.properties. ca-key.pem is needed
+    only by a broker that makes its own certificate, until it has done so.
     """
     is_new = make_shared(directory, hosts)
     print_line(f"{directory}  {'made' if is_new else 'kept'}")

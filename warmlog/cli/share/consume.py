@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from warmlog.client import AsyncClient, Job, ShareStart, ShareStream
 
-REJECTED_STATUS = 65  # EX_DATAERR of sysexits.h: the input is wrong, and another attempt would fail, too
-NOT_STARTED_STATUSES = (126, 127)  # of a shell whose command cannot be executed or does not exist
+REJECTED_STATUS = 65  # EX_DATAERR of sysexits.h: the input is wrong, so another attempt would also fail
+NOT_STARTED_STATUSES = (126, 127)  # exit statuses of a shell whose command cannot be executed or does not exist
 
 
 @click.command(short_help="Take jobs from a queue: print them, or run a program for each.")
@@ -35,7 +35,7 @@ NOT_STARTED_STATUSES = (126, 127)  # of a shell whose command cannot be executed
     "--from",
     "start",
     type=click.Choice(["beginning", "end"]),
-    help="Where the group begins with a topic that is new to it: sets its share.auto.offset.reset.",
+    help="Start position in topics that are new to the group: sets its share.auto.offset.reset.",
 )
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after N jobs.")
 @click.option(
@@ -43,7 +43,7 @@ NOT_STARTED_STATUSES = (126, 127)  # of a shell whose command cannot be executed
     "idle_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
-    help="Stop when no job has arrived for so long.",
+    help="Stop when no job has arrived for this long.",
 )
 @click.option(
     "--exec",
@@ -52,7 +52,11 @@ NOT_STARTED_STATUSES = (126, 127)  # of a shell whose command cannot be executed
     help="Run this shell command for each job, with the value on standard input.",
 )
 @click.option(
-    "--workers", metavar="N", type=click.IntRange(1, 256), default=1, help="With --exec: run N at once (default 1)."
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1, 256),
+    default=1,
+    help="With --exec: run N commands at a time (default 1).",
 )
 @zero_option
 @native_option
@@ -71,8 +75,8 @@ def consume(
 ) -> None:
     """Take jobs from a queue, print their values, one per line, and accept them.
 
-    The members of a share group get the records of its topics one by one, also of the same partition. A job that was
-    not accepted, because the member was stopped or its lock has expired, is delivered again.
+    The members of a share group get the records of its topics one by one, even within a partition. A job that was not
+    accepted, because the member stopped or its lock expired, is delivered again.
 
     With --exec a job is accepted if the command exits with status 0. Status 65 rejects it: it is not delivered again,
     or becomes a dead letter. After any other status it is released, and delivered again; after 126 or 127, with which
@@ -111,7 +115,7 @@ class _Workers:
         self._failures: list[Exception] = []
 
     async def run(self, workers: int) -> None:
-        """Process jobs in so many tasks. Raises WarmlogError, Failure, OutputClosedError and OSError."""
+        """Process jobs in `workers` tasks. Raises WarmlogError, Failure, OutputClosedError and OSError."""
         import anyio
 
         async with anyio.create_task_group() as tasks:
@@ -131,7 +135,7 @@ class _Workers:
             tasks.cancel()
 
     async def _next(self) -> "Job | None":
-        """Return the next job, None if that was all."""
+        """Return the next job; None if there are no more."""
         import anyio
 
         if self._left == 0:
@@ -148,7 +152,7 @@ def _line(job: "Job") -> bytes:
 
 
 async def _execute(program: str, job: "Job") -> None:
-    """Run a command for a job, and acknowledge the job by its status."""
+    """Run a command for a job, and acknowledge the job according to its exit status."""
     environment = {
         **os.environ,
         "WARMLOG_TOPIC": job.topic,
@@ -185,7 +189,7 @@ async def _run_command(program: str, value: bytes, environment: dict[str, str]) 
 
 
 def _text(key: bytes | None) -> str | None:
-    """Return a key as the value of an environment variable, None if it cannot be one."""
+    """Return a key as the value of an environment variable; None if it cannot be one."""
     if key is None or b"\0" in key:
         return None
     try:

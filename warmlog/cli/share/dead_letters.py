@@ -1,4 +1,4 @@
-"""`warmlog share dead-letters` and `redrive`: records that a share group gave up (KIP-1191), shown or produced again.
+"""`warmlog share dead-letters` and `redrive`: records that a share group gave up (KIP-1191).
 
 A dead letter names its record in headers, and has the record's key and value if the group copies them. The record
 itself is preferred while its topic still has it, since it has its own headers.
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PREFIX = "__dlq.errors."
 REDRIVE_GROUP = "warmlog-redrive"
-AT_ONCE = 100  # dead letters that are done together
-MAX_GAP = 1_000  # records that are read rather than skipped
+AT_ONCE = 100  # dead letters processed together
+MAX_GAP = 1_000  # gaps of up to this many records are read rather than skipped
 COLUMNS = (
     Column("offset", number=True),
     Column("group"),
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter: where it is, the record that it stands for, and why that was given up."""
+    """A dead letter: its position, the record it stands for, and why the group gave that up."""
 
     letter: "ConsumedRecord"
     topic: str
@@ -52,7 +52,7 @@ class DeadLetter(NamedTuple):
 
 
 def parsed(record: "ConsumedRecord") -> DeadLetter | None:
-    """Read the headers of a dead letter; None for a record that is none."""
+    """Read the headers of a dead letter; None for a record that is not one."""
     fields = {name.removeprefix(PREFIX): value for name, value in record.headers if name.startswith(PREFIX)}
     try:
         return DeadLetter(
@@ -78,9 +78,9 @@ group_option = click.option("--group", metavar="GROUP", help="Only dead letters 
 @native_option
 @json_option("One JSON object per dead letter, with the key and value if it has them.")
 def show(topic: str, group: str | None, native: str, as_json: bool) -> None:
-    """Show the dead letters in a topic: which records share groups gave up, and why.
+    """Show the dead letters in a topic: the records that share groups gave up, and the reasons.
 
-    A group writes them if errors.deadletterqueue.topic.name is set for it, and the topic has
+    A group writes them if its errors.deadletterqueue.topic.name is set, and the topic has
     errors.deadletterqueue.group.enable=true.
     """
 
@@ -112,18 +112,18 @@ def _form(letter: DeadLetter) -> dict[str, Any]:
 @topic_argument
 @group_option
 @click.option("--to", "target", metavar="TOPIC", help="Produce to this topic. Default: where each record comes from.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show the records.")
 @native_option
 @json_option("One JSON object per record: topic, partition, offset, group, deliveries, reason, target, produced.")
 def redrive(topic: str, group: str | None, target: str | None, dry_run: bool, native: str, as_json: bool) -> None:
-    """Produce the records of dead letters again, so that they are delivered as new ones.
+    """Produce the records of dead letters again, so that they are delivered as new records.
 
     Every group that reads the topic gets them, not only the one that gave them up: choose another topic with --to if
-    that matters. The consumer group warmlog-redrive remembers which dead letters are done, so that another call
-    continues after them; those of other groups than --group count as done, too. If the command is interrupted, the
-    next call produces up to 100 records a second time.
+    that matters. The consumer group warmlog-redrive stores which dead letters are done, so that another call continues
+    after them; dead letters of groups other than --group also count as done. If the command is interrupted, the next
+    call produces up to 100 records a second time.
 
-    Exits with status 1 if a record is neither in its topic any more nor in its dead letter.
+    The exit status is 1 if a record is neither in its topic nor in its dead letter.
     """
 
     async def run(client: "AsyncClient") -> int:
@@ -149,7 +149,7 @@ def _show_done(letter: DeadLetter, to: str, *, is_known: bool, produced: bool, a
     if as_json:
         print_json(_form(letter) | {"target": to, "produced": is_known and produced})
     else:
-        done = f"to {to}" if is_known else "lost: its topic does not have it any more"
+        done = f"to {to}" if is_known else "lost: no longer in its topic"
         print_line(f"{letter.place}: {done}")
 
 
@@ -206,7 +206,7 @@ async def _committed(client: "AsyncClient", topic: str) -> dict[int, int]:
 
 
 async def _originals(client: "AsyncClient", letters: list[DeadLetter]) -> "dict[str, ConsumedRecord | None]":
-    """Return the record of each dead letter by its place, from its topic or from the letter; None if neither has it."""
+    """Return the record of each dead letter by position, from its topic or from the letter; None if neither has it."""
     known: dict[str, ConsumedRecord | None] = {}
     offsets: dict[tuple[str, int], set[int]] = {}
     for letter in letters:
@@ -220,7 +220,7 @@ async def _originals(client: "AsyncClient", letters: list[DeadLetter]) -> "dict[
 
 
 async def _read(client: "AsyncClient", topic: str, partition: int, wanted: deque[int]) -> "list[ConsumedRecord]":
-    """Return the records of a partition at these ascending offsets, as far as they still exist."""
+    """Return the records of a partition at these ascending offsets that still exist."""
     from warmlog.client import UnknownTopicError
 
     records: list[ConsumedRecord] = []
@@ -239,6 +239,6 @@ async def _read(client: "AsyncClient", topic: str, partition: int, wanted: deque
                     break
                 if wanted[0] > record.offset + MAX_GAP:
                     stream.seek(wanted[0], partition=partition)
-    except (UnknownTopicError, ValueError):  # there is no such topic, or partition
+    except (UnknownTopicError, ValueError):  # no such topic or partition
         pass
     return records

@@ -1,4 +1,4 @@
-"""`warmlog share reset`: set where a share group continues."""
+"""`warmlog share reset`: set the start offsets of a share group."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from warmlog.client import AsyncClient, Start
 
 
-@click.command(short_help="Set where a share group continues.")
+@click.command(short_help="Set the start offsets of a share group.")
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--to",
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     metavar="TOPIC",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only this topic; repeatable. Default: all that the group has read.",
+    help="Only this topic; repeatable. Default: all topics that the group has read.",
 )
 @click.option(
     "--partition",
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Only this partition of the one --topic; repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show the changes.")
 @native_option
 @json_option("One JSON object per partition: group, topic, partition, before, after, changed.")
 def reset(
@@ -52,9 +52,9 @@ def reset(
     native: str,
     as_json: bool,
 ) -> None:
-    """Set where a share group continues: at an end of the log, an offset or a time.
+    """Set the start offsets of a share group to an end of the log, an offset or a time.
 
-    Records from there on are delivered as if they had not been before. The group must have no members.
+    Records from there on are delivered as if for the first time. The group must have no members.
     """
     if partitions and len(topics) != 1:
         raise click.UsageError("--partition needs exactly one --topic.")
