@@ -1,4 +1,4 @@
-"""Whether a broker serves a data directory, whether it stopped cleanly, and whether a file is no longer written."""
+"""Determine whether a broker serves a data directory, whether it stopped cleanly, and whether a file is idle."""
 
 import time
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 from warmlog.broker.log.directory.checkpoint import CLEAN_MARKER
 from warmlog.broker.log.directory.identity import LOCK_FILE
 
-IDLE_AFTER_S = 60  # sealing a segment (trim, fsync) follows its last batch; on a slow disk within seconds
+IDLE_AFTER_S = 60  # sealing a segment (trim, fsync) follows its last batch within seconds, even on a slow disk
 
 
 def was_clean(data_directory: Path) -> bool:
-    """Whether the last broker stopped cleanly and none has started since."""
+    """Return whether the last broker stopped cleanly and none has started since."""
     return (data_directory / CLEAN_MARKER).exists()
 
 
 def broker_is_running(data_directory: Path) -> bool:
-    """Whether a process holds the directory's lock.
+    """Return whether a process holds the directory's lock.
 
     Reads the kernel's list of locks: trying to take the lock could make a starting broker fail.
     """
@@ -28,7 +28,7 @@ def broker_is_running(data_directory: Path) -> bool:
 
 
 def is_idle(path: Path) -> bool:
-    """Whether a file was last written so long ago that even a running broker has finished with it."""
+    """Return whether a file was last written so long ago that even a running broker has finished with it."""
     try:
         return time.time() - path.stat().st_mtime > IDLE_AFTER_S
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Which partitions a topic has, as the store of its broker or cluster says: a directory may hold a part of them.
+"""Read the partitions of topics from the store of a broker or cluster, since a directory may hold only some of them.
 
     metadata.sqlite          of a broker, in the first of its data directories
     store.sqlite             of `serve --nodes`, above the directories `nodes/ID` of its brokers
     __cluster_metadata-0     of a Kafka node
 
-A cluster on etcd leaves nothing of that kind on the disk.
+A cluster on etcd has no such file.
 """
 
 import shutil
@@ -29,12 +29,12 @@ from warmlog.inspect.metadata import JOURNAL_SUFFIX, METADATA_STORE, StoredMetad
 from warmlog.protocol.errors import ProtocolError
 
 NODES = "nodes"  # the directories of the nodes of `serve --nodes`, beside their store
-TRIES = 20  # to copy a store while it is not written
+TRIES = 20  # attempts to copy a store while it is not written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTopic:
-    """A topic in a store. `replicas`: of the partitions that have several."""
+    """A topic in a store. `replicas`: numbers of replicas, for partitions that have several."""
 
     topic_id: str
     partitions: int
@@ -42,7 +42,7 @@ class KnownTopic:
 
 
 def data_directories(path: str) -> list[Path]:
-    """Return the directories of a path: several are separated by commas, and `serve --nodes` has one for each node."""
+    """Return the data directories of a path, which may be separated by commas or belong to nodes of `serve --nodes`."""
     given = [Path(path)] if Path(path).exists() else [Path(part.strip()) for part in path.split(",") if part.strip()]
     directories: list[Path] = []
     for directory in given:
@@ -53,7 +53,7 @@ def data_directories(path: str) -> list[Path]:
 
 
 def known_topics(directories: Iterable[Path]) -> dict[str, KnownTopic]:
-    """Return the topics that the stores in, or above, data directories know. Raises InspectError, OSError."""
+    """Return the topics in the stores in or above data directories. Raises InspectError, OSError."""
     stores: dict[Path, None] = {}
     for directory in directories:
         above = directory.parent.parent if directory.parent.name == NODES else directory
@@ -74,7 +74,7 @@ def _files(store: Path) -> Sequence[Path]:
 
 
 def _version(path: Path) -> tuple[str, int, int]:
-    """Return what changes when a file does."""
+    """Return a value that changes whenever the file changes."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -82,7 +82,7 @@ def _version(path: Path) -> tuple[str, int, int]:
     return path.name, stat.st_size, stat.st_mtime_ns
 
 
-@lru_cache(maxsize=8)  # a stream asks for each micro-batch
+@lru_cache(maxsize=8)  # streams call this for each micro-batch
 def _cached(store: Path, _version: tuple[tuple[str, int, int], ...]) -> Mapping[str, KnownTopic]:
     try:
         if store.name == METADATA_STORE:
@@ -123,7 +123,7 @@ def _of_nodes(store: Path) -> Mapping[str, KnownTopic]:
 
 
 def _keys(store: Path) -> list[tuple[str, bytes]]:
-    """Return the keys and values of a store that a process may have locked."""
+    """Read the keys and values of a store that another process may have locked."""
     with TemporaryDirectory(prefix="warmlog-") as scratch:
         copy = Path(scratch) / store.name
         for _ in range(TRIES):

@@ -1,19 +1,19 @@
-"""Errors of reading directories. `str()` of each is one sentence for the user; there is no other payload."""
+"""Errors of reading directories. `str()` of each is one sentence for the user; they have no other attributes."""
 
 
 class InspectError(Exception):
-    """A directory cannot be read as asked."""
+    """A directory cannot be read as requested."""
 
 
 class MissingDirectoryError(InspectError):
     """A directory does not exist on this machine.
 
-    It may not be mounted here. A partition that was deleted from an existing data directory is no such case.
+    It may not be mounted here. A partition deleted from an existing data directory does not raise this.
     """
 
 
 class WrongPathError(InspectError):
-    """A path is neither a data directory nor anything in one that can be read. Commands exit with status 2."""
+    """A path is neither a data directory nor a readable part of one. Commands exit with status 2."""
 
 
 class SegmentGoneError(InspectError):

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's; checks take another one where a topic sets it
+DEFAULT_INDEX_INTERVAL_BYTES = 4096  # Kafka's default; checks use the topic's own setting, if known
 
 
 class Finding(NamedTuple):
-    """A fault: its file or directory, what is wrong, and the byte position if one is known."""
+    """A fault: its file or directory, a description, and the byte position if known."""
 
     path: Path
     what: str

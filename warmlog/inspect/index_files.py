@@ -1,8 +1,8 @@
 """The offset and time index of a segment: entries, zero padding and lookups.
 
-An index file is read whole, up to its last allocated block, and never mapped: a mapping of a file that shrinks ends
-the process. An entry is a hint. The file of an active segment ends in zero padding, and after a crash in anything at
-all, so callers validate an entry against the log before they use it.
+An index file is read whole, up to its last allocated block, and never mapped: accessing a mapping of a file that
+shrinks kills the process. An entry is a hint. The file of an active segment ends in zero padding, and after a crash in
+arbitrary bytes, so callers validate an entry against the log before they use it.
 
 Formats: `broker.log.index.offset`, `broker.log.index.time`.
 """
@@ -25,7 +25,7 @@ class IndexEntries:
     """The entries of an index file: (key, value) as stored, offsets relative to the base offset.
 
     `padding`: number of zero entries after the last one in use, as in the preallocated file of an active segment.
-    `rest`: bytes at the end that are no whole entry.
+    `rest`: bytes at the end that are not a whole entry.
     """
 
     def __init__(self, data: bytes, kind: type[OffsetIndex | TimeIndex], *, size: int) -> None:
@@ -119,7 +119,7 @@ class TimeEntries(IndexEntries):
         return IndexedTime(timestamp, self._base_offset + relative)
 
     def last_before(self, timestamp: int) -> IndexedTime | None:
-        """Return the last entry with an earlier timestamp: the first record at or past the time follows its offset."""
+        """Return the last entry with an earlier timestamp; the first record at or past the time follows its offset."""
         slot = bisect_left(range(len(self)), timestamp, key=lambda slot: self[slot].timestamp) - 1
         return self[slot] if slot >= 0 else None
 
@@ -144,7 +144,7 @@ def _read_index(path: Path) -> tuple[bytes, int]:
 
 
 def _pread(descriptor: int, size: int) -> bytes:
-    """Read from the beginning; less than `size` if the file is shorter by now."""
+    """Read from the beginning; return less than `size` if the file has become shorter."""
     parts, at = [], 0
     while at < size and (part := os.pread(descriptor, size - at, at)):
         parts.append(part)

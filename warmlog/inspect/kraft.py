@@ -1,4 +1,4 @@
-"""The topics of a Kafka node, from the log in which it keeps them: `__cluster_metadata-0`.
+"""Read the topics of a Kafka node from its metadata log, `__cluster_metadata-0`.
 
     snapshot    <offset>-<epoch>.checkpoint: all metadata before an offset, as record batches
     log         the changes from there on, as in any other partition
@@ -22,7 +22,7 @@ from warmlog.protocol.records.reader import records_in
 
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 TOPIC, PARTITION, PARTITION_CHANGE, REMOVE_TOPIC = 2, 3, 5, 9
-REPLICAS_TAG = 2  # of a partition's change
+REPLICAS_TAG = 2  # tag of a field in PartitionChangeRecord
 UUID_BYTES = 16
 
 _INT32 = struct.Struct(">i")
@@ -62,7 +62,7 @@ class MetadataLog:
 
 
 def _values(directory: Path) -> Iterator[bytes]:
-    """Yield the values of all metadata records: of the last snapshot, and of the log after it."""
+    """Yield the values of all metadata records, from the last snapshot and the log after it."""
     first = 0
     if snapshots := sorted(directory.glob("*.checkpoint")):
         first = int(snapshots[-1].name.partition("-")[0])
@@ -76,11 +76,11 @@ def _values(directory: Path) -> Iterator[bytes]:
         except ProtocolError:
             if following is not None:
                 raise
-            return  # a batch that is being written
+            return  # a batch is being written
 
 
 class _Fields:
-    """Reads the fields of a record one after the other. Raises ValueError, struct.error beyond its end."""
+    """Reads the fields of a record one after the other. Raises ValueError, struct.error past its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,8 +1,8 @@
-"""Log files of segments: listing them, and reading batches through a bounded window.
+"""List the log files of segments, and read their batches through a bounded window.
 
 1. A file is read up to the size it had when it was opened: a broker may be appending to it.
 2. Memory is bounded by the window, or by the largest batch. Views of the window are valid until the next read.
-3. Files are read with `preadv`, never mapped: a mapping of a file that shrinks ends the process.
+3. Files are read with `preadv`, never mapped: accessing a mapping of a file that shrinks kills the process.
 4. A segment is identified by its inode: compaction replaces a file under the same name.
 
 Format: `protocol.records.layout`.
@@ -23,9 +23,9 @@ from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import BatchHeader, read_header, verify_crc
 from warmlog.protocol.records.layout import HEADER_SIZE
 
-WINDOW_BYTES = 4 << 20  # from 1 MiB on, reading is cheap beside decoding
-SCAN_WINDOW_BYTES = 64 << 10  # several index intervals, for lookups and headers
-LISTINGS = 100  # until two agree; a broker renames every few seconds, a listing takes microseconds
+WINDOW_BYTES = 4 << 20  # from 1 MiB on, reading is cheap compared with decoding
+SCAN_WINDOW_BYTES = 64 << 10  # a few index intervals, for lookups and headers
+LISTINGS = 100  # listings until two agree; a broker renames every few seconds, a listing takes microseconds
 _SWAPPED = f"{LOG_SUFFIX}{SWAP_SUFFIX}"
 
 
@@ -53,7 +53,7 @@ class StoredBatch(NamedTuple):
 
 
 class LogFile:
-    """An open log file; a context manager. `window_bytes`: how much is read at a time. Raises OSError throughout."""
+    """An open log file; a context manager. `window_bytes`: bytes read at a time. All methods raise OSError."""
 
     def __init__(self, path: str, *, window_bytes: int = WINDOW_BYTES) -> None:
         self.path = path
@@ -86,13 +86,13 @@ class LogFile:
         for at, header in walk_headers(self._file, position, min(end, self.size), self._chunk_bytes):
             yield at, header
             position = at + header.size
-        if position < end:  # a batch that reaches past the end, or that is cut off
+        if position < end:  # a batch that reaches past the end or is cut off
             yield position, self.header(position)
 
     def scan(self) -> Iterator[StoredBatch]:
         """Yield every batch from the beginning of the file, before its CRC is checked.
 
-        The bytes of a batch are valid until the next one is requested. Raises DamageError where no whole batch follows.
+        The bytes of a batch are valid until the next one is requested. Raises DamageError if no whole batch follows.
         """
         position = 0
         try:
@@ -109,7 +109,7 @@ class LogFile:
         return DamageError(position, reason, zeros=zeros, cut=isinstance(error, CutError))
 
     def _is_zero_from(self, position: int) -> bool:
-        """Whether only zeros follow a position."""
+        """Return whether only zeros follow a position."""
         while position < self.size:
             piece = self._file.pread(min(WINDOW_BYTES, self.size - position), position)
             if not piece or piece.count(0) < len(piece):
@@ -118,7 +118,7 @@ class LogFile:
         return True
 
     def _locate(self, position: int, size: int) -> int:
-        """Load the bytes if they are not in the window; return where they begin in it."""
+        """Load the bytes unless they are in the window; return their position in it."""
         if position < self._begin or position + size > self._end:
             if size > self.size - position:
                 raise CutError(f"a batch of {size} bytes is cut off after {max(self.size - position, 0)}")
@@ -153,7 +153,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment's log file as it was listed. `size` in bytes, `identity` (device, inode)."""
+    """A segment's log file at the time of the listing. `size` in bytes, `identity` (device, inode)."""
 
     path: str
     base_offset: int
@@ -171,8 +171,8 @@ class Segment:
 def list_segments(directory: str) -> list[Segment]:
     """List the segments in use, by base offset. Raises FileNotFoundError, SegmentGoneError, OSError.
 
-    A listing that runs beside a rename may show the old name, the new one or neither, and a segment that is left out
-    would look deleted. So a listing counts only when every file in it exists and the next listing agrees with it.
+    A listing concurrent with a rename may show the old name, the new one or neither, and an omitted segment would
+    appear deleted. So a listing is valid only if all its files exist and the next listing agrees with it.
     """
     names = _log_names(directory)
     for _ in range(LISTINGS):
@@ -189,9 +189,9 @@ def _log_names(directory: str) -> set[str]:
 
 
 def _existing_segments(directory: str, names: set[str]) -> list[Segment] | None:
-    """Return the segments of these names, or None if a file is gone.
+    """Return the segments of these names; None if a file has disappeared.
 
-    While compaction replaces segments, the new one may exist under its `.swap` name only.
+    While compaction replaces segments, the new one may exist only under its `.swap` name.
     """
     segments = []
     for name in sorted(names):

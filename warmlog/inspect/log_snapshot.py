@@ -1,4 +1,4 @@
-"""Read a snapshot of a log from a partition's directory for `log explain`, without a broker or beside one.
+"""Read a snapshot of a log from a partition's directory for `log explain`, with or without a running broker.
 
 Nothing is written, and no lock is taken. The indexes of sealed segments are validated when they are used, as in a
 broker. The last segment may be active, or may have been active when its broker was killed: its index files can end in
@@ -39,7 +39,7 @@ class NoSegmentsError(Exception):
 def read_log_snapshot(directory: Path, *, index_interval_bytes: int) -> LogSnapshot:
     """Read the current state of the log in a partition's directory. Blocking.
 
-    `index_interval_bytes`: of the topic; an empty index is valid only for a shorter log. Raises NoSegmentsError,
+    `index_interval_bytes`: the topic's setting; an empty index is valid only for a shorter log. Raises NoSegmentsError,
     OSError.
     """
     disk, files = observed_files()
@@ -89,7 +89,7 @@ class _End:
     """Find the end of the last segment and the index entries in use."""
 
     def __init__(self, disk: ObservedDisk, segment: Segment, index_interval_bytes: int) -> None:
-        self.fault: str | None = None  # why its indexes cannot be used
+        self.fault: str | None = None  # reason why its indexes cannot be used
         self._disk = disk
         self._segment = segment
         self._config = LogConfig(index_interval_bytes=index_interval_bytes, segment_index_bytes=MAX_INDEX_BYTES)

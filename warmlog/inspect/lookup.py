@@ -1,7 +1,7 @@
-"""Find positions in a log file: by offset, by timestamp, and behind damage.
+"""Find positions in a log file: by offset, by timestamp, and after damage.
 
-Every index entry is checked against the log before it is used. Where none can be confirmed, the search walks the
-headers from the beginning of the segment.
+Every index entry is checked against the log before it is used. If none can be confirmed, the search walks the headers
+from the beginning of the segment.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +14,11 @@ from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import BatchHeader
 from warmlog.protocol.records.reader import offsets_and_times
 
-ENTRIES_TRIED = 16  # backwards from the wanted one; an index that is wrong for longer is no help
+ENTRIES_TRIED = 16  # entries checked backwards from the target; an index with more wrong entries is not used
 
 
 def confirmed_entries(file: LogFile, entries: OffsetEntries, slot: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) for entries from a slot backwards that the log confirms."""
+    """Yield (position, header) of entries confirmed by the log, from a slot backwards."""
     for tried in range(slot, max(slot - ENTRIES_TRIED, -1), -1):
         entry = entries[tried]
         try:
@@ -50,9 +50,9 @@ def position_of(file: LogFile, segment: Segment, offset: int, end: int) -> int:
 
 
 def position_after_damage(file: LogFile, segment: Segment, position: int, end: int) -> int:
-    """Return where the next readable batch begins behind a damaged one, or `end`.
+    """Return the position of the next readable batch after a damaged one, or `end`.
 
-    That is where the damaged batch says it ends, if a later batch begins there, else the next batch the index knows.
+    It is the end stated by the damaged batch, if a later batch begins there, else the next batch in the index.
     """
     try:
         damaged = file.header(position)
@@ -70,7 +70,7 @@ def position_after_damage(file: LogFile, segment: Segment, position: int, end: i
 
 
 def may_hold(header: BatchHeader, timestamp_ms: int) -> bool:
-    """Whether a batch may hold a record at or past the time, by its header alone."""
+    """Return whether a batch may hold a record at or past the time, by its header alone."""
     return header.max_timestamp >= timestamp_ms or header.has_invalid_max_timestamp
 
 
@@ -93,7 +93,7 @@ def first_offset_at_time(
 
 
 def _is_earlier(segment: Segment, timestamp_ms: int) -> bool:
-    """Whether a sealed segment ends before a time, by its last time index entry and the headers after it."""
+    """Return whether a sealed segment ends before a time, by its last time index entry and the headers after it."""
     entries = TimeEntries(segment.path, segment.base_offset)
     if not len(entries) or entries[len(entries) - 1].timestamp >= timestamp_ms:
         return False
@@ -107,7 +107,7 @@ def _is_earlier(segment: Segment, timestamp_ms: int) -> bool:
 
 
 def _confirmed_time(file: LogFile, segment: Segment, entry: IndexedTime, end: int) -> int | None:
-    """Return the position of the batch that a time index entry names; None if the log does not confirm it."""
+    """Return the position of a time index entry's batch; None if the log does not confirm the entry."""
     position = position_of(file, segment, entry.offset, end)
     try:
         header = file.header(position) if position < end else None
@@ -137,7 +137,7 @@ def _find_time(file: LogFile, segment: Segment, timestamp_ms: int, end: int, sta
 def _first_record(
     buffer: memoryview, start: int, header: BatchHeader, timestamp_ms: int, start_offset: int
 ) -> int | None:
-    """Return the offset in a batch; the first one if its records cannot be read, as a broker does (`time_search`)."""
+    """Return the offset in a batch; its first one if the records cannot be read, as in a broker (`time_search`)."""
     try:
         for offset, timestamp in offsets_and_times(buffer, start, header):
             if timestamp >= timestamp_ms and offset >= start_offset:

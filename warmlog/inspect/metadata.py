@@ -1,8 +1,8 @@
-"""Read `metadata.sqlite` without touching it: whether it is sound, and which topics it holds.
+"""Read `metadata.sqlite` without modifying it: check that it is sound, and list its topics.
 
-1. Nothing is written beside it. SQLite creates journals even for reading, so a copy is read: made by SQLite's backup
-   API where the database is in use, else by copying the file and its journal.
-2. SQLite has no checksums: a changed byte in a text is noticed only where the text no longer makes sense.
+1. Nothing is written beside it. SQLite creates journals even for reading, so a copy is read: made with SQLite's backup
+   API if the database is in use, else by copying the file and its journal.
+2. SQLite has no checksums: a changed byte in a text is noticed only if the text no longer makes sense.
 """
 
 import shutil
@@ -25,13 +25,13 @@ from warmlog.protocol.partitions import TopicPartition
 
 METADATA_STORE = "metadata.sqlite"
 JOURNAL_SUFFIX = "-wal"
-PAGE_FIELDS = Struct(">16xH10xI")  # the page size in bytes (1: 65,536), the count of pages
-NO_NODE = -1  # whose deleted topics are of no interest here
-MAX_FAULTS = 20  # reported for one file
+PAGE_FIELDS = Struct(">16xH10xI")  # page size in bytes (1: 65,536), number of pages
+NO_NODE = -1  # for reading without a node's deleted topics
+MAX_FAULTS = 20  # faults reported for one file
 
 
 class StoredMetadata:
-    """A data directory's metadata. `topics` is None if there is no store, or it cannot be read."""
+    """A data directory's metadata. `topics` is None if there is no store or it cannot be read."""
 
     def __init__(self, directory: Path, *, running: bool) -> None:
         """Read the store. Raises OSError."""
@@ -66,7 +66,7 @@ class StoredMetadata:
             self.deleting = {name for name, topic in known if not topic.is_live}
 
     def findings(self) -> Iterator[Finding]:
-        """Report what is wrong with the store itself."""
+        """Report faults of the store itself."""
         for fault in self._faults:
             yield Finding(self.path, fault)
         for topic in (self.topics or {}).values():
@@ -77,13 +77,13 @@ class StoredMetadata:
                     yield Finding(self.path, f"topic {topic.name}: {error}")
 
     def is_gapless(self, topic: str) -> bool:
-        """Whether a topic is known and not compacted, so that no offset of it may be missing."""
+        """Return whether a topic is known and not compacted, so that none of its offsets may be missing."""
         known = None if self.topics is None else self.topics.get(topic)
         return known is not None and "compact" not in known.configs.get("cleanup.policy", "delete")
 
 
 def size_faults(path: Path) -> list[str]:
-    """Check that a database without a journal is as long as its header says; SQLite does not. Raises OSError.
+    """Check that a database without a journal has the size in its header, which SQLite does not. Raises OSError.
 
     Source: https://www.sqlite.org/fileformat2.html, 1.3.
     """

@@ -1,7 +1,7 @@
-"""A partition's directory, read beside a broker that may be rolling, deleting or compacting it.
+"""Read a partition's directory beside a broker that may be rolling, deleting or compacting it.
 
-The last segment may be growing and may end in half a batch. It is readable up to its last whole batch with a good CRC;
-a damaged batch with sound ones behind it is not its end but damage, which reading reports.
+The last segment may be growing and may end in half a batch. It is readable up to its last whole batch with a valid CRC;
+a damaged batch followed by sound ones is not its end but damage, which reading reports.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ class StoredPartition:
     """A partition's directory.
 
     `log_start`, `flushed_end`, `high_watermark`: offsets from the checkpoints beside it, or None. Records from the high
-    watermark on are not read: they may not be on all in-sync replicas. It is None where there are no other replicas,
-    since its checkpoint is older than the log.
+    watermark on are not read: they may not be on all in-sync replicas. It is None without other replicas, since the
+    checkpoint is then older than the log.
 
     Segments and everything derived from them are read once, at first use.
     """
@@ -88,7 +88,7 @@ class StoredPartition:
         return find_transactions(self.directory, self.segments, self.active_end[1])
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
-        """Return the offset after the last record to be read.
+        """Return the offset after the last record to read.
 
         `flushed_only`: up to the recovery point. `committed_only`: up to the first transaction that is still open.
         """
@@ -108,7 +108,7 @@ class StoredPartition:
         return first_offset_at_time(self.segments, self.readable_size, timestamp_ms, self.start_offset)
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return a leader epoch that no record before an offset exceeds; None if it is unknown."""
+        """Return an upper bound of the leader epochs of records before an offset; None if unknown."""
         header = self.batch_at(offset - 1) if offset > self.start_offset else None
         return None if header is None or header.leader_epoch < 0 else header.leader_epoch
 
@@ -136,7 +136,7 @@ class StoredPartition:
         return total
 
     def readable_size(self, segment: Segment) -> int:
-        """Return how many bytes of a segment can be read."""
+        """Return the number of readable bytes of a segment."""
         return self.active_end[1] if segment is self.segments[-1] else segment.size
 
 
@@ -152,8 +152,7 @@ def stored_topic_id(directory: str) -> str | None:
 def listed_segments(directory: str) -> list[Segment]:
     """List a partition's segments; none if the partition was deleted from a data directory that still exists.
 
-    Raises MissingDirectoryError if the data directory is not there either (nothing is mounted), SegmentGoneError,
-    OSError.
+    Raises MissingDirectoryError if the data directory does not exist either (not mounted), SegmentGoneError, OSError.
     """
     try:
         return list_segments(directory)
@@ -165,14 +164,14 @@ def listed_segments(directory: str) -> list[Segment]:
 def check_data_directory(path: Path) -> None:
     """Raise MissingDirectoryError unless a data directory exists at a path.
 
-    An empty directory is what an unmounted file system leaves, so it does not count.
+    An empty directory does not count, since an unmounted file system leaves one.
     """
     if not is_data_directory(path):
         raise MissingDirectoryError(f"{path}: no data directory on {gethostname()}: is it mounted there?")
 
 
 def is_data_directory(path: Path) -> bool:
-    """Whether a directory is a broker's data directory, or holds directories of partitions."""
+    """Return whether a directory is a broker's data directory, or holds directories of partitions."""
     if not path.is_dir():
         return False
     if (path / META_PROPERTIES).exists():
@@ -181,7 +180,7 @@ def is_data_directory(path: Path) -> bool:
 
 
 def find_partitions(path: str) -> list[StoredPartition]:
-    """Find the partitions in a data directory, or the one whose directory `path` is.
+    """Find the partitions in a data directory; `path` may also be the directory of one partition.
 
     Raises MissingDirectoryError, InspectError for another kind of directory, OSError.
     """
@@ -207,7 +206,7 @@ def find_partitions(path: str) -> list[StoredPartition]:
 
 
 def _is_partition(directory: Path) -> bool:
-    """Whether a directory with a partition's name is one: a data directory may be called `data-1`, too."""
+    """Return whether a directory named like a partition is one; a data directory may also be called `data-1`."""
     return bool(list_segments(str(directory))) or (
         not is_data_directory(directory) and is_data_directory(directory.parent)
     )
@@ -226,7 +225,7 @@ def _stored(directory: Path, name: PartitionName, checkpoints: tuple[Offsets, Of
 
 
 def _checkpoints(data_dir: Path) -> tuple[Offsets, Offsets, Offsets]:
-    """Log start offsets, recovery points and high watermarks; a partition that was copied alone has none beside it."""
+    """Read log start offset, recovery point and high watermark, which a partition copied alone lacks."""
     checkpoints = (_checkpoint(data_dir / name) for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS))
     return next(checkpoints), next(checkpoints), next(checkpoints)
 
@@ -242,7 +241,7 @@ def _checkpoint(path: Path) -> Offsets:
 
 
 def readable_end(segment: Segment) -> tuple[int, int]:
-    """Return (offset, position) after the last whole batch with a good CRC. Raises SegmentGoneError, OSError."""
+    """Return (offset, position) after the last whole batch with a valid CRC. Raises SegmentGoneError, OSError."""
     with segment.open() as file:
         offset, position = _last_confirmed(file, segment)
         while position < file.size:
@@ -255,7 +254,7 @@ def readable_end(segment: Segment) -> tuple[int, int]:
 
 
 def _last_confirmed(file: LogFile, segment: Segment) -> tuple[int, int]:
-    """Return (base offset, position) of the batch named by the last index entry that the log confirms."""
+    """Return (base offset, position) of the batch of the last index entry that the log confirms."""
     entries = OffsetEntries(segment.path, segment.base_offset)
     confirmed = confirmed_entries(file, entries, len(entries) - 1)
     return next(((header.base_offset, position) for position, header in confirmed), (segment.base_offset, 0))
@@ -277,7 +276,7 @@ def _batch_at_end(file: LogFile, position: int) -> BatchHeader | None:
 
 
 def _continues(file: LogFile, position: int, header: BatchHeader) -> bool:
-    """Whether a sound batch follows a damaged one, so that it is no torn end."""
+    """Return whether a sound batch follows a damaged one, which is then not a torn end."""
     try:
         following = file.header(position + header.size)
         file.batch(position + header.size, following)

@@ -19,7 +19,7 @@ from warmlog.broker.log.io.directory_names import (
 from warmlog.inspect.errors import WrongPathError
 
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-STATES = (DELETED_SUFFIX, ".cleaned", ".swap", ".tmp")  # of files to be deleted or not yet in use
+STATES = (DELETED_SUFFIX, ".cleaned", ".swap", ".tmp")  # suffixes of files to be deleted or not yet in use
 
 
 class SegmentFile(NamedTuple):
@@ -62,7 +62,7 @@ def partition_directories(path: Path) -> list[Path]:
 
 
 def is_partition_directory(path: Path) -> bool:
-    """Whether the directory holds files of segments."""
+    """Return whether the directory holds files of segments."""
     return any(segment_file(entry) for entry in path.iterdir())
 
 

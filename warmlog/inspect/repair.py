@@ -4,9 +4,9 @@ A repair opens and closes the logs as a broker's start and stop do, with two dif
 log without findings in a directory that was stopped cleanly is not opened. Files that cannot be trusted according to
 the findings are removed or rebuilt from the batches, and recovery does the rest.
 
-1. Nothing is truncated below a recovery point unless that is requested (`RepairOptions.cut_damaged`): damage to
-   flushed data is often one batch, and days of records may follow it.
-2. Everything is written through the given disk, so that a dry run executes the same code on an overlay.
+1. Nothing is truncated below a recovery point unless that is requested (`RepairOptions.cut_damaged`): damage to flushed
+   data is often one batch, followed by days of records.
+2. Everything is written through the given disk, so a dry run executes the same code on an overlay.
 3. The metadata store and unknown files are not changed.
 """
 
@@ -58,7 +58,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """`settings`: the broker's. `cut_damaged`: truncate at damage below recovery points, too. `clock`: in ms."""
+    """`settings`: the broker's. `cut_damaged`: also truncate at damage below recovery points. `clock`: in ms."""
 
     settings: Settings
     checks: CheckOptions
@@ -70,8 +70,8 @@ class RepairOptions:
 class LogRepair:
     """The repairs of one log; segments are given by base offset.
 
-    `recovery`: what recovery did, None if the log was not opened. `error`: why it could not be opened. `indexes`,
-    `transaction_indexes`: rebuilt besides. `removed`: snapshots that contradicted the log.
+    `recovery`: the actions of recovery, None if the log was not opened. `error`: why it could not be opened. `indexes`,
+    `transaction_indexes`: rebuilt in addition. `removed`: snapshots that contradicted the log.
     """
 
     topic: str
@@ -111,7 +111,7 @@ class _Durability(NamedTuple):
     recovery_point: int
 
     def checkpoint_epochs(self) -> None:
-        """Do nothing: the epochs have not changed."""
+        """Do nothing, since the epochs have not changed."""
 
 
 class _OldSegments(NamedTuple):
@@ -130,7 +130,7 @@ class UntouchedLog(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """State of the repair of a directory."""
+    """The state of a directory's repair."""
 
     directory: DataDirectory
     disk: Disk
@@ -161,7 +161,7 @@ def repair_directory(
         else:
             repairer.run_unopened()
     removed = tuple(_remove_leftovers(directory, disk))
-    directory.unserved = frozenset(  # a start still misses their directories
+    directory.unserved = frozenset(  # a start would still report their missing directories
         (topic, index)
         for topic, index in directory.hinted.difference(check.partitions)
         if topic in topics and index < topics[topic].partitions
@@ -178,7 +178,7 @@ def repair_directory(
 
 
 def _untouched_log(directory: DataDirectory, key: TopicPartition, check: PartitionCheck, path: Path) -> UntouchedLog:
-    """Describe a sound log for the checkpoints: the present offsets, limited to the log."""
+    """Describe a sound log for the checkpoints: the current offsets, limited to the log."""
     end = check.log_end_offset
     first = min((base_offset_of(log.name) or 0 for log in path.glob(f"*{LOG_SUFFIX}")), default=0)
     start = max(_log_start(directory, key, end), first)
@@ -211,7 +211,7 @@ class _LogRepairer:
         self._done = LogRepair(topic=key[0], partition=key[1])
 
     def run(self) -> None:
-        """Repair the log, and record what was done or why it failed."""
+        """Repair the log, and record the actions or the failure."""
         try:
             self._prepare()
             log = self._open()
@@ -235,16 +235,16 @@ class _LogRepairer:
         self._work.repairs.append(self._done)
 
     def has_topic_id(self) -> bool:
-        """Whether the directory holds the id of its topic, or the topic is unknown."""
+        """Return whether the directory holds the id of its topic, or the topic is unknown."""
         return self._known is None or self._check.topic_id == self._known.id
 
     def run_unopened(self) -> None:
-        """Repair a log in which only the topic id is wrong."""
+        """Repair a log whose only fault is its topic id."""
         self._prepare()
         self._work.repairs.append(self._done)
 
     def _prepare(self) -> None:
-        """Remove files that cannot be trusted, and rewrite what is known from elsewhere. Raises OSError."""
+        """Remove files that cannot be trusted, and rewrite those with content known from elsewhere. Raises OSError."""
         self._forget_contiguity()
         self._done = replace(
             self._done,
@@ -254,7 +254,7 @@ class _LogRepairer:
         )
 
     def _forget_contiguity(self) -> None:
-        """Drop what is known about gaps if the files were replaced, as opening after a clean stop does."""
+        """Drop the knowledge about gaps if the files were replaced, as opening after a clean stop does."""
         directory = self._work.directory
         if directory.was_clean and directory.recovery_points.get(self._key, 0) != self._check.log_end_offset:
             Contiguity(self._work.disk, str(self._path)).forget()
@@ -283,7 +283,7 @@ class _LogRepairer:
         return True
 
     def _is_reported(self, name: str) -> bool:
-        """Whether a finding concerns a file of this name, or its content."""
+        """Return whether a finding concerns a file of this name, or its content."""
         return any(finding.path.name == name or "the checkpoint says" in finding.what for finding in self._findings)
 
     # -- opening -------------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ class _LogRepairer:
         return log_config(self._known.configs, settings)
 
     def _recovery_point(self) -> int:
-        """Return where recovery begins: the checkpoint, or the first damaged segment if it may be truncated."""
+        """Return the start of recovery: the checkpoint, or the first damaged segment if it may be truncated."""
         checkpointed = self._work.directory.recovery_points.get(self._key, 0)
         damaged = [_base_of(finding) for finding in self._findings if finding.path.suffix == LOG_SUFFIX]
         return min([checkpointed, *damaged]) if self._work.options.cut_damaged else checkpointed

@@ -1,8 +1,8 @@
-"""The transactions of a partition's directory: which were aborted, and which is still open.
+"""Find the aborted and open transactions of a partition's directory.
 
-1. The transaction indexes of sealed segments name the aborted ones. That of the last segment is written after the log,
-   so the log itself is read instead, by headers and markers, from the newest producer snapshot that lies at the
-   beginning of a segment.
+1. The transaction indexes of sealed segments list the aborted ones. The last segment's index is written after the log,
+   so the log itself is read instead, by headers and markers, from the newest producer snapshot at the beginning of a
+   segment.
 2. A transaction that is open at the end of the readable part bounds the last stable offset (LSO).
 3. Segments with a torn transaction index, or one of another version, are scanned as well.
 
@@ -39,7 +39,7 @@ class Aborted(NamedTuple):
 
 
 class AbortedBatches:
-    """Tell whether a batch was aborted (`header in aborted`), by one bisection per batch."""
+    """Determines whether a batch was aborted (`header in aborted`), with one bisection per batch."""
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
         self._of: dict[int, list[Aborted]] = {}
@@ -52,7 +52,7 @@ class AbortedBatches:
         listed = self._of.get(header.producer_id)
         if listed is None or not header.attributes & TRANSACTIONAL_BIT:
             return False
-        before = bisect_right(listed, header.base_offset, key=_first_offset) - 1  # a producer has one open at a time
+        before = bisect_right(listed, header.base_offset, key=_first_offset) - 1  # at most one is open per producer
         return before >= 0 and header.base_offset <= listed[before].last_offset
 
 
@@ -103,7 +103,7 @@ def _state_before(directory: str, segments: Sequence[Segment], most: int) -> tup
 
 
 def _scanned(segment: Segment, end: int, open_since: OpenTransactions) -> Iterator[Aborted]:
-    """Yield the transactions whose abort markers lie in a segment; `open_since` is brought up to its end.
+    """Yield the transactions whose abort markers lie in a segment; update `open_since` to its end.
 
     A damaged batch ends the scan; reading will report it.
     """

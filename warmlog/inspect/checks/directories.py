@@ -1,7 +1,7 @@
 """Check data directories or directories of partitions: run all checks, in the order they depend on each other.
 
-A data directory's own files come first, then each partition, then the checkpoints and the metadata against the
-partitions that were found.
+A data directory's own files come first, then each partition; then the checkpoints and the metadata are compared with
+the partitions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,10 +36,10 @@ class CheckOptions:
 def check_directories(
     directories: Sequence[Path], options: CheckOptions, tally: Tally, *, locked: bool = False
 ) -> Iterator[Finding]:
-    """Check data directories or directories of partitions, and yield what is wrong.
+    """Check data directories or directories of partitions, and yield findings.
 
-    The data directories are taken as `log.dirs` of one broker: a partition may be in any of them. `locked`: the caller
-    holds their locks. Raises WrongPathError for another kind of path, OSError.
+    The data directories are treated as `log.dirs` of one broker: a partition may be in any of them. `locked`: the
+    caller holds their locks. Raises WrongPathError for another kind of path, OSError.
     """
     paths: dict[TopicPartition, Path] = {}
     topic_ids: dict[Path, object] = {}
@@ -57,7 +57,7 @@ def check_directories(
 class DirectoryCheck:
     """Check one data directory, or the directory of one partition. `findings()` may be called once.
 
-    After it, `partitions` maps the partitions found to their directories, `checks` to their finished checks;
+    Afterwards `partitions` maps the partitions to their directories, and `checks` to their finished checks;
     `topic_ids` holds the topic id stored in each directory, `metadata` the topics of the metadata store (None for the
     directory of a partition).
     """
@@ -65,7 +65,7 @@ class DirectoryCheck:
     def __init__(
         self, directory: Path, options: CheckOptions, tally: Tally, *, locked_clean: bool | None = None
     ) -> None:
-        """`locked_clean`: the caller holds the lock; whether the last stop was clean. None: find out both.
+        """`locked_clean`: the caller holds the lock, and this is whether the last stop was clean. None: determine both.
 
         Raises WrongPathError for another kind of path.
         """

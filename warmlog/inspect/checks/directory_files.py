@@ -23,12 +23,12 @@ from warmlog.protocol.partitions import TopicPartition
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
 AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
-MAX_SHOWN = 80  # characters of an invalid line
-KAFKA_FILES = frozenset({"bootstrap.checkpoint"})  # KRaft
+MAX_SHOWN = 80  # characters shown of an invalid line
+KAFKA_FILES = frozenset({"bootstrap.checkpoint"})  # as written by KRaft
 
 
 class LogEnd(NamedTuple):
-    """The log end offset; not `is_whole`: the end of its readable part."""
+    """A log end offset; unless `is_whole`, the end of the readable part."""
 
     offset: int
     is_whole: bool
@@ -74,7 +74,7 @@ def property_findings(directory: Path) -> Iterator[Finding]:
 
 
 def is_uuid(text: str) -> bool:
-    """Whether the text is a UUID as Kafka writes it: 16 bytes in URL-safe base64."""
+    """Return whether a text is a UUID as Kafka writes it: 16 bytes in URL-safe base64."""
     try:
         decode_topic_id(text)
     except ValueError:
@@ -102,7 +102,7 @@ class CheckpointCheck:
                 self._unreadable.append(Finding(path, fault))
 
     def was_cleaned(self, topic: str, partition: int) -> bool:
-        """Whether a log was ever compacted; True if that is unknown."""
+        """Return whether a log was ever compacted; True if unknown."""
         cleaned = self._offsets.get(CLEANER_POINTS)
         return cleaned is None or (topic, partition) in cleaned
 
@@ -126,12 +126,12 @@ class CheckpointCheck:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a file is missing or empty."""
+    """Return whether a file is missing or empty."""
     return not path.exists() or not path.stat().st_size
 
 
 def offset_fault(log: LogEnd | None, offset: int) -> str | None:
-    """Return what is wrong with an offset in a checkpoint, or None."""
+    """Return the fault of an offset in a checkpoint, or None."""
     if log is None:
         return "has no directory here"
     if offset >= 0 and (offset <= log.offset or not log.is_whole):

@@ -1,8 +1,8 @@
 """Replay the producers and transactions of a log, and check `.snapshot` and `.txnindex` files against them.
 
-1. What is legitimate in some history is not a finding: producers expire, retention removes their batches, compaction
-   removes batches, markers and whole transactions. So a producer missing from a snapshot is not reported, and a log
-   with gaps is checked less strictly than one without.
+1. A state that some legitimate history produces is not a finding: producers expire, retention removes their batches,
+   compaction removes batches, markers and whole transactions. So a producer missing from a snapshot is not reported,
+   and a log with gaps is checked less strictly than one without.
 2. The files are read before the log, so that everything in them must be in the log even beside a running broker.
 3. After a batch that could not be read, nothing is checked against the batches before it.
 """
@@ -24,7 +24,7 @@ from warmlog.inspect.paths import SegmentFile
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.markers import EndMarker, Outcome
 
-MAX_GAPS = 100  # reported for one log
+MAX_GAPS = 100  # gaps reported for one log
 
 
 class History:
@@ -46,12 +46,12 @@ class History:
         self._writing: set[int] = set()
 
     def begin_segment(self, base_offset: int) -> None:
-        """Note a gap before a segment, which counts even if no batch follows in it."""
+        """Record a gap before a segment, which counts even if the segment has no batch."""
         if self.first_offset is not None and base_offset > self.next_offset:
             self.has_gaps = True
 
     def check_offsets(self, path: Path, position: int, header: BatchHeader, segment_base: int) -> None:
-        """Note a gap before a batch and traces of compaction, before the batch is added."""
+        """Record a gap before a batch and traces of compaction, before the batch is added."""
         expected = segment_base if self.first_offset is None else self.next_offset
         if self.first_offset is None:
             self.first_offset = segment_base
@@ -77,7 +77,7 @@ class History:
             self._writing.add(header.producer_id)
 
     def has_written(self, producer_id: int) -> bool:
-        """Whether a producer has written records since its last marker."""
+        """Return whether a producer has written records since its last marker."""
         return producer_id in self._writing
 
     def gaps(self) -> list[Finding]:
@@ -97,7 +97,7 @@ class History:
 
 
 class SnapshotChecks:
-    """Check the `.snapshot` files of a log. They are read at once. Raises OSError."""
+    """Check the `.snapshot` files of a log, which are read immediately. Raises OSError."""
 
     def __init__(self, files: Sequence[SegmentFile], history: History) -> None:
         self._history = history
@@ -151,14 +151,14 @@ class SnapshotChecks:
             yield f"epoch, sequence, offset, offset delta {last_batch(stored)}, but the log has {last_batch(seen)}"
 
     def _is_before_start(self, stored: ProducerState, seen: ProducerState) -> bool:
-        """Whether the log only has the producer's marker, and the records it ended are before the log start offset."""
+        """Return whether the log only has the producer's marker, for records that are before the log start offset."""
         return (
             stored.epoch == seen.epoch and not seen.batches and stored.last_offset < (self._history.first_offset or 0)
         )
 
 
 def last_batch(state: ProducerState) -> tuple[int, int, int, int]:
-    """Return what a snapshot and the log must agree on: epoch, last sequence, last offset, offset delta."""
+    """Return the values that a snapshot and the log must agree on: epoch, last sequence, last offset, offset delta."""
     delta = state.batches[-1].offset_delta if state.batches else 0
     return state.epoch, state.last_sequence, state.last_offset, delta
 
@@ -167,7 +167,7 @@ class TransactionIndexCheck:
     """Check the `.txnindex` of a segment: the aborted transactions whose markers are in it. A missing file is empty."""
 
     def __init__(self, path: Path, history: History, *, at_rest: bool) -> None:
-        """Read the file. `at_rest`: no broker writes it now. Raises OSError."""
+        """Read the file. `at_rest`: no broker is writing it now. Raises OSError."""
         self.path = path
         self._history = history
         self._at_rest = at_rest

@@ -1,8 +1,8 @@
 """Check a segment's two indexes against its batches, which are passed in file order.
 
 1. An index is read before its log, so that every entry must be in the log even beside a running broker.
-2. Memory is that of the index's entries.
-3. Entries behind the first one that is out of order are not checked.
+2. Only the index's entries are kept in memory.
+3. Entries after the first one that is out of order are not checked.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from warmlog.inspect.findings import Finding
 from warmlog.inspect.index_files import IndexEntries, index_entries
 from warmlog.protocol.records.layout import BatchHeader
 
-# A Kafka follower writes one entry for everything it appends at once (replica.fetch.max.bytes).
+# A Kafka follower writes one entry for everything it appends in one call (replica.fetch.max.bytes).
 LARGEST_APPEND_BYTES = 1 << 20
 REBUILT_BY = "a broker rebuilds the index at first use, `log repair` does it now"
 
@@ -47,7 +47,7 @@ class IndexCheck(Protocol):
         """Check the entries up to this batch."""
 
     def end_findings(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Check what remains at the end of the log."""
+        """Check the remaining entries at the end of the log."""
 
 
 class OffsetIndexCheck:
@@ -65,9 +65,9 @@ class OffsetIndexCheck:
         self._closed = closed
         self._next = 0
         self._stretches: list[tuple[int, int]] = []
-        self._appends: list[tuple[int, int]] = []  # (slot, offset) of entries that may be those of several batches
-        self._foreign: list[int] = []  # slots of entries that are those of several batches
-        self._reached = 0  # the log is covered by entries up to here
+        self._appends: list[tuple[int, int]] = []  # (slot, offset) of entries that may cover several batches
+        self._foreign: list[int] = []  # slots of entries that cover several batches
+        self._reached = 0  # position up to which entries cover the log
         self._largest_batch = LARGEST_APPEND_BYTES
 
     def form_findings(self) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ class OffsetIndexCheck:
             self._reached = at
 
     def end_findings(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Report entries past the end of the log, long distances without entries, and entries of several batches."""
+        """Report entries past the end of the log, long stretches without entries, and entries of several batches."""
         for slot, offset in self._appends:
             yield self._finding(slot, f"no batch ends with offset {offset}")
         if self._foreign:
@@ -127,7 +127,7 @@ class OffsetIndexCheck:
             del self._appends[0]
 
     def _stretch_findings(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Report where a lookup would scan much more than the index interval."""
+        """Report stretches in which a lookup would scan much more than the index interval."""
         longest = segment.index_interval_bytes + 2 * self._largest_batch
         for begin, end in [*self._stretches, (self._reached, segment.size)]:
             if end - begin > longest:

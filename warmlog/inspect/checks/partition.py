@@ -32,14 +32,14 @@ from warmlog.inspect.paths import SegmentFile, segment_files
 
 KNOWN_FILES = frozenset({ARRIVAL, CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA})
 CHECKPOINT_HEADER_LINES = 2  # version and count
-TEMPORARY_SUFFIX = ".tmp"  # the new content of a small file, before the rename
+TEMPORARY_SUFFIX = ".tmp"  # new content of a small file, before the rename
 
 
 class PartitionCheck:
     """Check one partition. `findings()` may be called once; the other attributes are valid afterwards.
 
-    `gapless`: the log was never compacted, so that every missing offset is a finding. `is_whole`: every batch could be
-    read. `has_gaps`: some offset is missing. `epochs`: (leader epoch, first offset) according to the batches.
+    `gapless`: the log was never compacted, so every missing offset is a finding. `is_whole`: every batch could be
+    read. `has_gaps`: at least one offset is missing. `epochs`: (leader epoch, first offset) according to the batches.
     """
 
     def __init__(self, directory: Path, context: CheckContext, tally: Tally, *, gapless: bool = False) -> None:
@@ -64,7 +64,7 @@ class PartitionCheck:
         yield from self._leader_epochs()
         yield from self._contiguity()
         yield from self._metadata()
-        paths = sorted(self.directory.iterdir())  # once: beside a running broker a second listing may differ
+        paths = sorted(self.directory.iterdir())  # listed once: beside a running broker, a second listing may differ
         files = segment_files(paths)
         yield from self._names(paths, files)
         history = History()
@@ -87,7 +87,7 @@ class PartitionCheck:
         yield from self._end(snapshots, history)
 
     def _end(self, snapshots: SnapshotChecks, history: History) -> Iterator[Finding]:
-        """Report what depends on the end of the log."""
+        """Report findings that depend on the end of the log."""
         if self._gapless:
             yield from history.gaps()
         if self._context.running or not history.is_whole:
@@ -99,7 +99,7 @@ class PartitionCheck:
                 yield Finding(self.directory / LEADER_EPOCHS, what)
 
     def _unless_vanished(self, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """Ignore that a running broker removes a file while it is checked."""
+        """Ignore a file that a running broker removes while it is checked."""
         try:
             yield from findings
         except FileNotFoundError:
@@ -188,7 +188,7 @@ class PartitionCheck:
 
 
 def checkpoint_fault(path: Path) -> str | None:
-    """Return what is wrong with a checkpoint that parses as empty: Kafka writes empty files, but no partial headers."""
+    """Return the fault of a checkpoint that parses as empty: Kafka writes empty files, but no partial headers."""
     with suppress(FileNotFoundError):
         content = path.read_bytes()
         if content and len(content.splitlines()) < CHECKPOINT_HEADER_LINES:
@@ -197,5 +197,5 @@ def checkpoint_fault(path: Path) -> str | None:
 
 
 def without_path(error: Exception, path: Path) -> str:
-    """Return the error's text without the path, which the finding has already."""
+    """Return the error's text without the path, which the finding already has."""
     return str(error).removeprefix(f"{path}").lstrip(": ")

@@ -1,7 +1,7 @@
 """Check one segment from its first batch to its last, together with its indexes.
 
 1. The log is read once; each batch is passed to the index checks as it is read.
-2. A batch with a wrong CRC is reported and skipped; where no batch can be found any more, the check ends.
+2. A batch with a wrong CRC is reported and skipped; the check ends when no further batch can be found.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,10 +41,10 @@ class CheckContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSegment:
-    """A segment and what is known about it from outside.
+    """A segment and its context.
 
-    `next_base_offset`: of the following segment, None for the active one. `at_rest`: no broker writes its files now.
-    `closed`: they were trimmed and closed, as those of a sealed segment are, and of every segment by a clean stop.
+    `next_base_offset`: base offset of the following segment, None for the active one. `at_rest`: no broker is writing
+    its files. `closed`: the files were trimmed and closed, which is done when a segment is sealed and by a clean stop.
     """
 
     log: Path
@@ -87,7 +87,7 @@ class SegmentCheck:
     def findings(self) -> Iterator[Finding]:
         """Check the log and its indexes. Raises OSError."""
         self._history.begin_segment(self.segment.base_offset)
-        yield from self._open_indexes()  # before the log: every entry must then be in it
+        yield from self._open_indexes()  # read before the log, so that every entry must be in it
         with LogFile(str(self.segment.log)) as log:
             size, batches = log.size, 0
             try:
@@ -205,7 +205,7 @@ class SegmentCheck:
 
 
 def record_faults(header: BatchHeader, rows: Iterable[tuple[int, int]]) -> tuple[int | None, list[str]]:
-    """Check the offsets and timestamps of a batch's records against its header; return the largest timestamp, too.
+    """Check the offsets and timestamps of a batch's records against its header; also return the largest timestamp.
 
     An impossible largest timestamp is not a finding: neither this broker nor Kafka uses it.
     """
