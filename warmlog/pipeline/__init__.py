@@ -1,11 +1,11 @@
-"""Spark over what warmlog stores: a Python data source, and jobs.
+"""Spark for warmlog's topics: a Python data source, and jobs.
 
     from warmlog.pipeline import register
 
     register(spark)
     spark.read.format("warmlog").option("topic", "orders").option("path", "data").load()
 
-Start with `data_source`, then `source` (reads), `sink` (writes), `archive` and `jobs` (what `warmlog pipeline` runs).
+Start with `data_source`, then `source` (reads), `sink` (writes), `archive` and `jobs` (run by `warmlog pipeline`).
 Importing this package is cheap and needs no extra; Spark comes with `warmlog[spark]`.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["PipelineError", "WarmlogDataSource", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs Spark at its first use. Raises PipelineError if pyspark or pyarrow is missing."""
+    """Import names that need Spark at their first use. Raises PipelineError if pyspark or pyarrow is missing."""
     if name not in {"WarmlogDataSource", "register"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from warmlog.pipeline.session import check_libraries

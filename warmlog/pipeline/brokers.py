@@ -1,6 +1,6 @@
-"""The brokers of a read or a write: their addresses, and how to connect to them and to log in.
+"""The brokers of a read or a write: their addresses, encryption and login.
 
-Tasks get it with their splits, so it names files and does not hold what is in them: each worker reads them itself.
+Tasks receive it with their splits, so it holds file names instead of contents: each worker reads the files itself.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 _MECHANISMS = (*MECHANISMS, PLAIN)
 
-# Name to the form of its value, for errors.
+# Option name to the form of its value, for errors.
 BROKERS_TABLE: Mapping[str, str] = {
     "bootstrap": "a broker's native address, host:port",
     "tlsCa": "a file of certificates, or system",
@@ -47,11 +47,11 @@ class Brokers:
     is_delegation_token: bool = False
 
     def at(self, addresses: str) -> "Brokers":
-        """Return the same with other addresses."""
+        """Return a copy with other addresses."""
         return replace(self, addresses=addresses)
 
     def connecting(self, settings: "Settings") -> "Settings":
-        """Return a client's settings with the encryption and the login of these brokers.
+        """Return client settings with the encryption and login of these brokers.
 
         Raises PipelineError for a file that cannot be used.
         """
@@ -79,7 +79,7 @@ class Brokers:
 
 
 def parse_brokers(texts: OptionTexts) -> Brokers | None:
-    """Return the brokers that the options name, None without an address. Raises PipelineError."""
+    """Return the brokers in the options; None without an address. Raises PipelineError."""
     addresses = texts.parsed("bootstrap", bootstrap, None)
     for name, needed in (
         ("tlsCa", "bootstrap"),

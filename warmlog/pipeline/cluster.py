@@ -1,7 +1,7 @@
-"""The cluster that a read or a write uses, from a thread without an event loop.
+"""Connections of a read or a write to a cluster, from a thread without an event loop.
 
-It is the client's (`client.connection`): metadata from any broker, records from the leader of each partition, groups
-and transactions from their coordinators. `Retry` decides how long a request is tried again.
+They are the client's (`client.connection`): metadata from any broker, records from the leader of each partition, groups
+and transactions from their coordinators. `Retry` decides how long a request is retried.
 """
 
 import socket
@@ -39,7 +39,7 @@ API_VERSIONS_REPLY = struct.pack(">i", 1)
 
 MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 BUSY = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.UNSTABLE_OFFSET_COMMIT})
-# Transient errors: a retry may succeed. A topic that does not exist is one only where the cluster says that it does.
+# Transient errors: a retry may succeed. An unknown topic is transient only if the cluster reports that it exists.
 TRANSIENT = RETRIABLE - BUSY - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -48,11 +48,11 @@ class PartitionReply(Protocol):
 
     @property
     def error(self) -> ErrorCode:
-        """NONE, or why there is no result."""
+        """NONE, or the reason why there is no result."""
 
     @property
     def message(self) -> str | None:
-        """The error in words."""
+        """The error message."""
 
 
 P = TypeVar("P", bound=PartitionReply)
@@ -73,17 +73,17 @@ class ClusterConnection:
         self._leaders: dict[int, Connection] = {}
 
     def start(self) -> None:
-        """Connect without retries, so that a wrong address fails at once."""
+        """Connect without retries, so that a wrong address fails immediately."""
         self.once(lambda cluster: cluster.start())
 
     @property
     def brokers(self) -> Brokers:
-        """The brokers that were given, and all others that the cluster has named."""
+        """The given brokers, and all others that the cluster has reported."""
         known = () if self._blocking is None else self._blocking.cluster.addresses
         return self._brokers.at(",".join(dict.fromkeys([*self._brokers.addresses.split(","), *known])))
 
     def once(self, act: Callable[[Cluster], Awaitable[T]]) -> T:
-        """Run an act of the client without retries."""
+        """Run a call of the client without retries."""
         if self._blocking is None:
             settings = self._brokers.connecting(self._settings)
             self._blocking = BlockingCluster(self._brokers.addresses, settings, retry_s=0)
@@ -91,7 +91,7 @@ class ClusterConnection:
             return self._blocking.run(act(self._blocking.cluster))
 
     def call(self, act: Callable[[Cluster], Awaitable[T]]) -> T:
-        """Run an idempotent act of the client."""
+        """Run an idempotent call of the client, with retries."""
         return self.retry.call(lambda: self.once(act))
 
     def ask(self, request: NativeRequest, response_type: type[R]) -> R:
@@ -106,7 +106,7 @@ class ClusterConnection:
         response_type: type[R],
         check: Callable[[R], None] | None = None,
     ) -> R:
-        """Send an idempotent request to a coordinator. `check` raises the client's errors for what is in the reply."""
+        """Send an idempotent request to a coordinator. `check` raises the client's errors for errors in the reply."""
         return self.call(lambda cluster: cluster.ask_coordinator(kind, key, request, response_type, check=check))
 
     def ask_leaders(
@@ -118,8 +118,8 @@ class ClusterConnection:
     ) -> list[P]:
         """Send an idempotent request about partitions to their leaders; return its parts, in the order of partitions.
 
-        `make` returns the request about some of them, `parts_of` the parts of its reply. Parts with other errors than
-        transient ones are returned.
+        `make` returns the request for some of them, `parts_of` the parts of its reply. Parts with errors that are not
+        transient are returned.
         """
         results: dict[TopicPartition, P] = {}
 
@@ -144,7 +144,7 @@ class ClusterConnection:
     # -- connections to leaders, for requests ahead of their replies --
 
     def leader(self, topic: str, partition: int) -> Connection:
-        """Return a connection to the partition's leader, without retries; it is for this object's requests alone."""
+        """Return a connection to the partition's leader, without retries, only for this object's requests."""
         return self.once(lambda cluster: self._leader(cluster, topic, partition))
 
     async def _leader(self, cluster: Cluster, topic: str, partition: int) -> Connection:
@@ -171,12 +171,12 @@ class ClusterConnection:
         return self.once(lambda _: reply.wait())
 
     def forget_leaders(self, topic: str) -> None:
-        """Look up the leaders of a topic again with the next request."""
+        """Make the next request look up the leaders of a topic again."""
         if self._blocking is not None:
             self._blocking.cluster.forget_leaders(topic)
 
     def is_transient(self, topic: str, partition: int, error: ErrorCode) -> bool:
-        """Whether a request that a leader has answered with this error may succeed when it is sent again."""
+        """Return whether a request that a leader answered with this error may succeed when repeated."""
         return self.call(lambda cluster: _is_transient(cluster, (topic, partition), error))
 
     # -- the end --
@@ -198,7 +198,7 @@ class ClusterConnection:
 
     @contextmanager
     def _pipeline_errors(self) -> Iterator[None]:
-        """Raise the client's errors as those of the pipeline."""
+        """Convert the client's errors to the pipeline's."""
         try:
             yield
         except BrokerError as error:
@@ -240,7 +240,7 @@ async def _leader_of(cluster: Cluster, topic: str, partition: int) -> int:
 
 
 async def _is_transient(cluster: Cluster, key: TopicPartition, error: ErrorCode) -> bool:
-    """Whether a retry may succeed: also where a leader does not know yet that the partition exists."""
+    """Return whether a retry may succeed; this includes a leader that does not know the partition yet."""
     if error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return error in TRANSIENT or error in BUSY
     topic, partition = key
@@ -255,13 +255,13 @@ def _transient(error: ErrorCode) -> ErrorCode:
 
 
 def forget_leaders(cluster: Cluster, keys: Sequence[TopicPartition]) -> None:
-    """Look up the leaders of these partitions again with the next request."""
+    """Make the next request look up the leaders of these partitions again."""
     for topic in {topic for topic, _ in keys}:
         cluster.forget_leaders(topic)
 
 
 def _speaks_kafka(host: str, port: int) -> bool:
-    """Whether an address that closed a native connection is a Kafka listener."""
+    """Return whether an address that closed a native connection is a Kafka listener."""
     with suppress(OSError), socket.create_connection((host, port), DEFAULT_SETTINGS.connect_timeout_s) as connection:
         connection.settimeout(DEFAULT_SETTINGS.connect_timeout_s)
         connection.sendall(API_VERSIONS_REQUEST)

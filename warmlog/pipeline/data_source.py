@@ -55,7 +55,7 @@ class WarmlogDataSource(DataSource):
 
     @cached_property
     def _read_options(self) -> ReadOptions:
-        """The options of a read; `schema` asks for them first, so they are checked before anything else."""
+        """The options of a read; `schema` reads them first, so they are validated before anything else."""
         return read_options(self.options)
 
     @classmethod
@@ -85,7 +85,7 @@ class WarmlogDataSource(DataSource):
         return StreamReader(replace(self._read_options, columns=_columns(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a writer of a batch job. Raises PipelineError if options, schema or mode are not valid for a topic."""
+        """Return a writer of a batch job. Raises PipelineError if options, schema or mode are invalid for a topic."""
         from warmlog.pipeline.sink.options import write_options  # not needed by reads
         from warmlog.pipeline.sink.writer import batch_writer
 
@@ -100,9 +100,9 @@ class WarmlogDataSource(DataSource):
 
 
 def register(spark: Any) -> None:
-    """Register the data source in a session, unless Spark has found it by itself, and prepare the session.
+    """Register the data source in a session, unless Spark has discovered it, and prepare the session.
 
-    Spark 4.0 refuses to register a source that it has found, newer versions warn.
+    Spark 4.0 refuses to register a source that it has discovered; newer versions warn.
     """
     name = WarmlogDataSource.name()
     session = getattr(spark, "_jsparkSession", None)  # None with Spark Connect
@@ -111,7 +111,7 @@ def register(spark: Any) -> None:
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns of a schema: the data source's own, or those a user chose by `.schema(...)`."""
+    """Return the columns of a schema: the data source's own, or the ones chosen by `.schema(...)`."""
     for field in schema.fields:
         if SPARK_TYPES.get(field.name) != field.dataType:
             ours = ", ".join(f"{name} {kind.simpleString()}" for name, kind in SPARK_TYPES.items())
@@ -139,7 +139,7 @@ class FilteredReader(BatchReader):
     """A BatchReader that accepts Spark's filters.
 
     A separate class, enabled by an option, because Spark rejects a reader that accepts filters unless its setting
-    spark.sql.python.filterPushdown.enabled is on, and a source cannot see whether it is.
+    spark.sql.python.filterPushdown.enabled is on, and a source cannot read that setting.
     """
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's name
@@ -170,7 +170,7 @@ _RANGES: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
 
 
 def _microseconds(value: Any) -> int | None:
-    """Convert a time with a zone, as Spark passes those of a timestamp column; None for any other value."""
+    """Convert a time with a zone, as Spark passes the values of a timestamp column; None for any other value."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return round(value.timestamp() * 1_000_000)

@@ -22,8 +22,8 @@ T = TypeVar("T")
 class JobStats:
     """Counts of a task, or of all tasks of a job. Times are seconds of workers, which run in parallel.
 
-    `bytes`: of the batches that were opened, as stored. `skipped_batches`: skipped by their headers. `skipped_bytes`:
-    not read at all, thanks to the indexes. `damaged`: batches.
+    `bytes`: stored size of the opened batches. `skipped_batches`: batches skipped by their headers. `skipped_bytes`:
+    bytes not read thanks to the indexes. `damaged`: number of damaged batches.
     """
 
     rows: int = 0
@@ -68,7 +68,7 @@ class Stopwatch:
         self.seconds = 0.0
 
     def timed(self, act: Callable[P, T]) -> Callable[P, T]:
-        """Return a function that calls `act` and is timed, also when it raises."""
+        """Return a function that calls `act` and adds its duration, even if it raises."""
 
         def run(*arguments: P.args, **names: P.kwargs) -> T:
             started = self._clock()
@@ -80,7 +80,7 @@ class Stopwatch:
         return run
 
     def steps(self, iterator: Iterator[T]) -> Iterator[T]:
-        """Yield the items of an iterator, timing how long it takes to produce each."""
+        """Yield the items of an iterator, and time the production of each."""
         step = self.timed(iterator.__next__)
         while True:
             try:
@@ -133,11 +133,11 @@ class Reporter:
         self._report.stats.add(part)
 
     def add_skipped_bytes(self, size: int) -> None:
-        """Add bytes that a plan left out thanks to the indexes."""
+        """Add bytes that a plan skipped thanks to the indexes."""
         self._report.stats.skipped_bytes += size
 
     def set_details(self, **details: Any) -> None:
-        """Set values that are specific to this kind of job."""
+        """Set values specific to this kind of job."""
         self._report.details.update(details)
 
     def report(self) -> Report:

@@ -11,7 +11,7 @@ from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
 
 class Offsets:
-    """Offsets of partitions, requested at their first use: the bounds of all partitions at once."""
+    """Offsets of partitions, requested at their first use; the bounds of all partitions in one request."""
 
     def __init__(self, cluster: ClusterConnection, partitions: Sequence[TopicPartition]) -> None:
         self.cluster = cluster
@@ -47,7 +47,7 @@ def _offset(key: TopicPartition, listed: ListedOffset) -> int:
 def fetch_once(
     cluster: ClusterConnection, topic: str, partition: int, offset: int, *, max_bytes: int
 ) -> ReceivedPartition:
-    """Return what a partition has from an offset on, without records if the offset is out of range.
+    """Fetch a partition from an offset on; the result has no records if the offset is out of range.
 
     Raises PipelineError.
     """

@@ -19,7 +19,7 @@ T = TypeVar("T")
 # Names from Spark's Kafka connector that are accepted, and the options they stand for.
 CONNECTOR_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
 
-# Named in errors about settings of Kafka clients: the options that replace the ones used most.
+# Named in errors about settings of Kafka clients: options that replace the most common ones.
 _INSTEAD = "bootstrap, tlsCa, user, passwordFile, group and isolationLevel"
 _SECRET = frozenset({"password"})
 
@@ -28,10 +28,10 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 class OptionTexts:
-    """The options given by a user, checked against a table that describes the values of each option.
+    """The user's options, checked against a table that describes the values of each option.
 
-    `kind` completes error messages ("of a read"). `aliases`: further names of options. `ignored`: names, in
-    lower case, that belong to Spark itself.
+    `kind` completes error messages ("of a read"). `aliases`: further names of options. `ignored`: names, in lower case,
+    of options of Spark itself.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ def word(*words: str) -> Callable[[str], str]:
 
 def bootstrap(text: str) -> str:
     """Check `host:port`, or several separated by commas. Raises ValueError."""
-    from warmlog.client.settings import parse_bootstrap  # costs 0.25 s, which reading directories does not need
+    from warmlog.client.settings import parse_bootstrap  # takes 0.25 s, which reading directories need not spend
 
     parse_bootstrap(text)
     return text
@@ -140,7 +140,7 @@ def time_ms(text: str) -> int:
 def duration_ms(text: str, *, default_unit: str = "ms") -> int:
     """Parse `15m`, `30s`, `500ms`, `1h`, `1d`. Raises ValueError, or KeyError for an unknown unit.
 
-    `default_unit`: of a number without a unit; with an empty one, that is an error.
+    `default_unit`: unit of a number without one; if empty, such a number is an error.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None:

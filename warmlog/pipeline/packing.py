@@ -1,19 +1,19 @@
-"""Pack small items into tasks: a task of Spark costs as much as reading some megabytes."""
+"""Pack small items into tasks: a Spark task costs as much as reading a few megabytes."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-TASK_BYTES = 8 << 20  # a task that reads this much takes 0.1 s, twice of what Spark needs to start it
-OPEN_BYTES = 128 << 10  # what could be read in the time that an item takes by itself
+TASK_BYTES = 8 << 20  # a task that reads this much takes 0.1 s, twice the time Spark needs to start it
+OPEN_BYTES = 128 << 10  # bytes that could be read in the fixed time of an item
 
 T = TypeVar("T")
 
 
 def packed(items: Sequence[T], size: Callable[[T], int], least: int) -> list[tuple[T, ...]]:
-    """Return the items of each task, in order: one, or several that are small together.
+    """Return the items of each task, in order: one item, or several small ones.
 
-    `size`: returns how many bytes an item reads. `least`: so many items have a task each; of more, several share a task
-    only up to this part of the total.
+    `size`: returns the number of bytes an item reads. `least`: up to this many items have a task each; if there are
+    more, items share a task only up to this fraction of the total size.
     """
     if len(items) <= least:
         return [(item,) for item in items]

@@ -44,9 +44,9 @@ class Retry:
         self._pause_s = FIRST_PAUSE_S
 
     def wait(self, error: UnavailableError) -> None:
-        """Back off after an error, unless it is the first and another broker can help.
+        """Back off after an error, unless it is the first and another broker may succeed immediately.
 
-        Raises UnavailableError with it once the timeout is over.
+        Raises UnavailableError with the error once the timeout is over.
         """
         now = self._clock()
         if self._failing_since is None:

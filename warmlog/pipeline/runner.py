@@ -14,13 +14,13 @@ from warmlog.pipeline.session import call_frozen, check_spark
 
 WATCH_S = 0.2  # interval between checks of Spark's progress
 
-LOCAL_BYTES = 2 << 30  # one process archives this much in the 5 to 20 s that Spark takes to start
-TASKS_PER_CORE = 2  # at least, so that a core that is done early has another
+LOCAL_BYTES = 2 << 30  # a single process archives this much in the 5 to 20 s that Spark takes to start
+TASKS_PER_CORE = 2  # minimum number of tasks, so that a core that finishes early has another one
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]
 S = TypeVar("S")
 T = TypeVar("T")
-Watch = Callable[[int, int], None]  # called with the number of completed tasks, and of all tasks
+Watch = Callable[[int, int], None]  # called with the number of completed tasks and of all tasks
 
 
 class Runner(Protocol):
@@ -31,13 +31,13 @@ class Runner(Protocol):
         """Number of tasks that run at a time."""
 
     def __call__(self, items: Sequence[S], work: Callable[[S], T], size: Callable[[S], int], /) -> list[T]:
-        """Call `work` for each item; `size` returns how many bytes one reads. Raises PipelineError if `work` does."""
+        """Call `work` for each item; `size` returns the bytes an item reads. Raises PipelineError if `work` does."""
 
 
 def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Literal["local", "spark"], str | None]:
     """Choose the engine for a job that reads `size` bytes; return it, and a note if Spark is better but cannot run.
 
-    `for_spark`: a master was named, or spark-submit started the job. Raises PipelineError if Spark is requested and
+    `for_spark`: a master was named, or spark-submit started the job. Raises PipelineError if Spark is requested but
     cannot run.
     """
     if engine == "local" or (engine == "auto" and not for_spark and size <= LOCAL_BYTES):
@@ -73,7 +73,7 @@ class LocalRunner:
 
 
 class SparkRunner:
-    """Runs items of work in tasks of Spark, small ones together."""
+    """Runs items of work in Spark tasks, with small items packed together."""
 
     def __init__(self, session: Any, watch: Watch | None = None) -> None:
         self.session = session
@@ -125,7 +125,7 @@ class SparkRunner:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise pipeline errors from workers with their own type, instead of with Spark's traceback."""
+    """Raise pipeline errors from workers with their own type, without Spark's traceback."""
     try:
         yield
     except (PipelineError, InspectError):

@@ -19,10 +19,10 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 LIBRARIES = ("pyspark", "pyarrow")
-OLDEST_JAVA = 17  # the oldest that Spark 4 supports
+OLDEST_JAVA = 17  # the oldest version that Spark 4 supports
 JAVA_TIMEOUT_S = 30.0
 DEFAULT_MASTER = "local[*]"
-PYTHON = "PYSPARK_PYTHON"  # the Python that workers run
+PYTHON = "PYSPARK_PYTHON"  # variable with the Python of workers
 ADAPTIVE = "spark.sql.adaptive.enabled"
 ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
 FIRST_WITH_ADAPTIVE_STREAMS = (4, 1)
@@ -92,10 +92,10 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
 
 
 def use_this_python() -> None:
-    """Let the workers of a local master run this Python, unless the user has set PYSPARK_PYTHON.
+    """Make the workers of a local master run this Python, unless the user has set PYSPARK_PYTHON.
 
-    Otherwise they run whatever `python3` is on the path, which in a virtual environment that is not activated has
-    neither pyspark nor warmlog. Outside the process of a driver this does nothing.
+    Otherwise they run the `python3` on the path, which, if this virtual environment is not activated, has neither
+    pyspark nor warmlog. Outside the process of a driver this does nothing.
     """
     from pyspark import SparkContext
 
@@ -107,8 +107,8 @@ def use_this_python() -> None:
 def pin_stream_partitions() -> None:
     """Turn off adaptive execution of stateless streams in the active session, unless the user has chosen.
 
-    It is on by default where Spark has it, and divides the rows of a micro-batch by their sizes, so that a repeated one
-    may have other tasks. The sink recognizes stored rows by the task that has stored them.
+    It is on by default in versions of Spark that have it, and divides the rows of a micro-batch by their sizes, so a
+    repeated micro-batch may have different tasks. The sink recognizes stored rows by the task that stored them.
     """
     from pyspark.sql import SparkSession
 

@@ -167,13 +167,13 @@ def test_an_archive_is_held_against_the_log(writer: DirectoryWriter, tmp_path: P
     wrong = other.read_bytes()
     file.write_bytes(wrong)  # 600 rows where offsets 600 to 604 should be
     assert told(audited(writer, lake.directory)) == [
-        "table: offsets 600 to 604 are in the log, and not in the archive",
+        "table: offsets 600 to 604 are in the log, but not in the archive",
         "table: offsets 0 to 599 are in the archive more than once",
     ]
     for suffix in (".log", ".index", ".timeindex"):
         os.unlink(log_of(writer, 200).with_suffix(suffix))
     found = told(audited(writer, lake.directory))
-    assert "table: offsets 200 to 399 are in the archive, and not in the log" in found
+    assert "table: offsets 200 to 399 are in the archive, but not in the log" in found
     with pytest.raises(PipelineError, match="is not an archive"):
         audited(writer, tmp_path)
 
@@ -185,7 +185,7 @@ def test_a_damaged_log_is_compared_with_its_archive(writer: DirectoryWriter, tmp
     damage(log_of(writer, 200), 70)
     audit = audited(writer, lake.directory)
     assert told(audit)[0].startswith("damage: offsets 200 to 209: the CRC")
-    assert told(audit)[1:] == ["table: offsets 200 to 209 are in the archive, and not in the log"]
+    assert told(audit)[1:] == ["table: offsets 200 to 209 are in the archive, but not in the log"]
     assert audit.partitions[0].table is not None
     assert audit.partitions[0].table.both == 590
 

@@ -121,7 +121,7 @@ def test_a_missing_row_is_named_with_its_file(writer: DirectoryWriter, kind: Kin
     path = file_with(tmp_path, kind, 0, 7)
     change(path, dropped(0, 7))
     result = audited(tmp_path, kind, options_of(writer))
-    assert messages(result) == [f"offset 7 is in the log, and not in the table: {path}"]
+    assert messages(result) == [f"offset 7 is in the log, but not in the table: {path}"]
     assert (faults(result), total(result).in_log) == ({"missing": 1}, 89)
 
 
@@ -191,7 +191,7 @@ def test_rows_that_another_program_deleted_are_missing(writer: DirectoryWriter, 
         iceberg_table(tmp_path).delete("partition == 0 and offset < 10")
     result = audited(tmp_path, kind, options_of(writer))
     assert faults(result) == {"missing": 10}
-    assert messages(result)[0].startswith("offsets 0 to 9 are in the log, and not in the table: ")
+    assert messages(result)[0].startswith("offsets 0 to 9 are in the log, but not in the table: ")
 
 
 def test_a_file_that_cannot_be_read_is_a_finding(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_the_command_says_what_is_wrong(writer: DirectoryWriter, kind: Kind, tmp
     assert "2 partitions, 0 rows: nothing wrong" in invoke(*where, *state)
     path = file_with(tmp_path, kind, 0, 7)
     change(path, dropped(0, 7))
-    assert f"orders-0: offset 7 is in the log, and not in the table: {path}" in invoke(*where, status=1)
+    assert f"orders-0: offset 7 is in the log, but not in the table: {path}" in invoke(*where, status=1)
     form = json.loads(invoke(*where, "--json", status=1))
     assert [each["missing"] for each in form["partitions"]] == [1, 0]
     assert form["findings"][0]["path"] == path
@@ -422,7 +422,7 @@ def test_wrong_names_are_reported(writer: DirectoryWriter, tmp_path: Path) -> No
     assert "Missing argument 'TOPIC'" in invoke(*source, status=2)
     assert "exclude each other" in invoke("orders", "--topic", "orders", *source, status=2)
     assert "are for TABLE" in invoke("orders", *source, "--catalog", "x", status=2)
-    assert "leave out TABLE" in invoke("orders", "x", *source, "--table", "y", status=2)
+    assert "omit TABLE" in invoke("orders", "x", *source, "--table", "y", status=2)
 
 
 def test_brokers_are_asked_for_records(kind: Kind, tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ def test_brokers_are_asked_for_records(kind: Kind, tmp_path: Path) -> None:
         assert (total(result).in_log, result.findings) == (100, [])
         path = file_with(tmp_path, kind, 1, 7)
         change(path, dropped(1, 7))
-        assert messages(audited(tmp_path, kind, options)) == [f"offset 7 is in the log, and not in the table: {path}"]
+        assert messages(audited(tmp_path, kind, options)) == [f"offset 7 is in the log, but not in the table: {path}"]
 
 
 def test_spark_finds_the_same(writer: DirectoryWriter, kind: Kind, tmp_path: Path, on_this_spark: None) -> None:

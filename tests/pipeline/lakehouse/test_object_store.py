@@ -123,7 +123,7 @@ def test_a_topic_becomes_a_table_that_its_audit_proves(writer: DirectoryWriter, 
     parquet.write_table(rows.slice(1), key, filesystem=bucket.files)
     (finding,) = audited(bucket, kind, options_of(writer)).findings
     gone = rows["offset"][0].as_py()
-    assert (finding.what, finding.path) == (f"offset {gone} is in the log, and not in the table", file.path)
+    assert (finding.what, finding.path) == (f"offset {gone} is in the log, but not in the table", file.path)
 
 
 def test_two_writers_at_once_add_each_offset_once(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:

@@ -118,10 +118,10 @@ def test_the_example_runs_as_written(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda frame: frame.withColumn("price", frame["offset"]), "columns that are none of the source's: price"),
+        (lambda frame: frame.withColumn("price", frame["offset"]), "columns that the source does not have: price"),
         (lambda frame: frame.drop("topic"), "a table needs the columns topic"),
-        (lambda frame: frame.orderBy("offset", ascending=False), "are not in the order of their offsets"),
-        (lambda frame: frame.union(frame), "are not in the order of their offsets, or twice"),
+        (lambda frame: frame.orderBy("offset", ascending=False), "are out of order or duplicated"),
+        (lambda frame: frame.union(frame), "are out of order or duplicated"),
     ],
     ids=["another column", "no topic", "another order", "twice"],
 )

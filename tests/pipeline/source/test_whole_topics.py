@@ -68,7 +68,9 @@ def test_a_copy_without_a_store_has_to_be_named(write_partition: WritePartition)
         writer.segment([b"a"] * 10)
     data = writer.directory.parent
     (data / "metadata.sqlite").unlink()
-    with pytest.raises(PipelineError, match=r"has partitions 0, 1 of topic orders, and nothing there says how many"):
+    with pytest.raises(
+        PipelineError, match=r"has partitions 0, 1 of topic orders, whose number of partitions is unknown"
+    ):
         plan(data)
     assert len(plan(data, topic=None, assign='{"orders":[0,1]}').values()) == 20
     assert len(plan(writer.directory).values()) == 10  # the directory of a partition is what it is

@@ -23,8 +23,8 @@ from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.records.arrow.columns import Wanted
 from warmlog.protocol.records.layout import BatchHeader
 
-MAX_OPEN_FILES = 32  # of one task; records of more hours than this at a time mean wrong clocks
-OPEN_BYTES = 64 << 20  # of all row groups that a task buffers
+MAX_OPEN_FILES = 32  # open files of one task; records of more hours than this at a time indicate wrong clocks
+OPEN_BYTES = 64 << 20  # bytes of all row groups that a task buffers
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SUFFIX = ".parquet"
 
@@ -35,7 +35,7 @@ _NAMES = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """Rules for writing files. `directory`: the run's. `compression`: as Parquet names it."""
+    """Rules for writing files. `directory`: the run's directory. `compression`: Parquet's name for it."""
 
     directory: str
     columns: tuple[str, ...]
@@ -89,7 +89,7 @@ def archive_split(rules: FileRules, read_rules: ReadRules, split: AnySplit) -> W
 
 
 def archiver(rules: FileRules, read_rules: ReadRules) -> partial[Written]:
-    """Return `archive_split` bound to its rules, to be sent to workers."""
+    """Return `archive_split` bound to its rules, for sending to workers."""
     return partial(archive_split, rules, read_rules)
 
 
@@ -117,7 +117,7 @@ class FileSet:
 
     def _file(self, directory: str, schema: Any) -> "_File":
         if directory in self._open:
-            self._open[directory] = self._open.pop(directory)  # the most recently used is last
+            self._open[directory] = self._open.pop(directory)  # most recently used last
             return self._open[directory]
         if len(self._open) >= MAX_OPEN_FILES:
             self._open.pop(next(iter(self._open))).finish()
@@ -176,4 +176,4 @@ def _period(number: int, partition_by: PartitionBy) -> str:
     try:
         return (EPOCH + number * _WIDTHS[partition_by]).strftime(_NAMES[partition_by])
     except OverflowError:
-        return "unknown"  # past the year 9999, for example microseconds that were sent as milliseconds
+        return "unknown"  # past the year 9999, for example microseconds sent as milliseconds

@@ -1,8 +1,8 @@
-"""The job behind `warmlog pipeline archive`: batch after batch, each planned where the last one ended.
+"""The job behind `warmlog pipeline archive`: batch after batch, each starting where the last one ended.
 
 1. The archive is its own checkpoint: a job begins where the archive's last commit ends.
-2. The group's offsets at the broker follow the commits, to monitor the lag. A job commits them again when it begins, in
-   case the last one was killed between a commit and the request to the broker.
+2. The group's offsets at the broker follow the commits, so that the lag can be monitored. A job commits them again when
+   it begins, in case the last one was killed between a commit and the request to the broker.
 """
 
 import logging
@@ -91,7 +91,7 @@ class ArchiveJob:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a partition was not read to its end because of a damaged batch."""
+        """Whether reading a partition stopped at a damaged batch."""
         return bool(self._progress.stopped)
 
     def _commit(self, plan: Plan, written: Sequence[Written]) -> Commit:
@@ -133,7 +133,7 @@ class ArchiveJob:
 
 
 def run_every(job: ArchiveJob, run: Runner, wait: Callable[[], Any]) -> Iterator[Commit]:
-    """Archive new records without end, calling `wait` after each step, also if the broker is unavailable."""
+    """Archive new records endlessly, calling `wait` after each step, even if the broker is unavailable."""
     job.commit_group()
     while True:
         try:

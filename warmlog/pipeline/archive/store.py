@@ -6,11 +6,11 @@
     DIR/_lock                                            locked by the run that writes
 
 Invariants:
-1. A batch and the offsets that it advances the archive to become visible together, when their directory is renamed to
-   `batch=N`. A listing finds all of a batch or nothing of it, and there is no other checkpoint that could differ. So a
-   run that is killed at any moment neither loses nor duplicates a record.
+1. A batch and the offsets it covers become visible together, when their directory is renamed to `batch=N`. A listing
+   shows all of a batch or nothing, and there is no other checkpoint that could differ. So a run that is killed at any
+   moment neither loses nor duplicates a record.
 2. A committed file is never renamed, changed or removed. A batch number is used once: a second rename to it fails.
-3. The files of a batch were moved there by the run that commits it. A task that was abandoned, or outlives its run,
+3. The files of a batch were moved there by the run that commits it. A task that was abandoned or outlives its run
    writes to a directory that no commit reads.
 4. A run begins where the last commit ended.
 
@@ -46,7 +46,7 @@ Spans: TypeAlias = Mapping[str, Mapping[str, tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """A file that a task has written: its name in the run's directory, and in the batch's."""
+    """A file written by a task: its name in the run's directory, and its name in the batch's."""
 
     staged: str
     name: str
@@ -56,8 +56,8 @@ class StagedFile:
 class Commit:
     """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that the commit covers, end excluded.
 
-    `lost_offsets`: number of these that were deleted before they were read, or lie between this commit and the last.
-    `topic_ids`, `leader_epochs`: of the logs at the end of the spans, where they are known.
+    `lost_offsets`: number of offsets deleted before they were read, including those between the last commit and this
+    one. `topic_ids`, `leader_epochs`: values of the logs at the end of the spans, if known.
     """
 
     number: int
@@ -153,7 +153,7 @@ class ArchiveStore:
         return self.directory / f"batch={number:08d}"
 
     def commit(self, commit: Commit, staged: Sequence[StagedFile]) -> None:
-        """Make a batch part of the archive. Raises PipelineError if its number is taken, OSError."""
+        """Add a batch to the archive. Raises PipelineError if its number is taken, OSError."""
         batch = self._run / f"commit-{commit.number}"
         batch.mkdir()
         for file in staged:

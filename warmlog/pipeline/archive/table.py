@@ -1,8 +1,8 @@
 """Read an archive: the files of each partition, and their rows in offset order.
 
 1. Only files that a commit names are read.
-2. Rows come in offset order even where files of different hours overlap. A few row groups of each file are in memory at
-   a time, never a whole file.
+2. Rows come in offset order even if files of different hours overlap. A few row groups of each file are in memory at a
+   time, never a whole file.
 """
 
 import re
@@ -16,7 +16,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
-BATCH_ROWS = 1 << 14  # of a file at a time
+BATCH_ROWS = 1 << 14  # rows read from a file at a time
 _NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")
 
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")
 class TableFile:
     """A file of one partition, and the offsets that its commit covers (end excluded): its rows lie within them.
 
-    `life`: how often the log was recreated or rewritten before; offsets increase only within one life.
+    `life`: number of times the log was recreated or rewritten before; offsets increase only within one life.
     """
 
     path: str
@@ -86,7 +86,7 @@ def _lives(commits: Sequence[Commit]) -> dict[tuple[int, str, int], int]:
 
 
 def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterator[Any]:
-    """Yield the record batches of a partition by life and offset; `offset` is among the columns.
+    """Yield the record batches of a partition by life and offset; the columns must include `offset`.
 
     Raises PipelineError, OSError.
     """
@@ -98,7 +98,7 @@ def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterato
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Yield groups of files that one task has written: they have different hours, and overlapping offsets."""
+    """Yield groups of files with overlapping offsets: one task has written them for different hours."""
     group: list[TableFile] = []
     for file in sorted(files, key=lambda each: (each.life, each.first_offset, each.path)):
         if group and (group[0].life, group[0].first_offset) != (file.life, file.first_offset):
@@ -124,7 +124,7 @@ def _batches(file: TableFile, columns: Sequence[str]) -> Iterator[Any]:
 def _merged(sources: list[Iterator[Any]]) -> Iterator[Any]:
     """Merge sources of ascending offsets.
 
-    Each step yields all rows up to the smallest of the last offsets in memory: no source has an earlier one later.
+    Each step yields all rows up to the smallest of the sources' last offsets in memory: none can follow below it.
     """
     import pyarrow as pa
 
@@ -144,7 +144,7 @@ def _merged(sources: list[Iterator[Any]]) -> Iterator[Any]:
 
 
 def _rows_until(batch: Any, offset: int) -> int:
-    """Return how many rows of a batch have an offset up to this one."""
+    """Return the number of rows of a batch with offsets up to this one."""
     from pyarrow import compute
 
     count: int = compute.sum(compute.less_equal(batch.column("offset"), offset)).as_py() or 0

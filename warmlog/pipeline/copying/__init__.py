@@ -1,4 +1,4 @@
 """Parts shared by the jobs that copy topics into files: archives and tables.
 
-Start with `progress` (what the next batch takes), `metrics`, then `parquet` (a file that is written in row groups).
+Start with `progress` (choosing batches) and `metrics`, then `parquet` (a file that is written in row groups).
 """

@@ -8,7 +8,7 @@ from warmlog.pipeline.source.options import ReadOptions
 
 
 class GroupOffsets:
-    """Commits the offsets of the group that the options name, if any. `is_behind`: whether the last commit failed."""
+    """Commits the offsets of the group in the options, if any. `is_behind`: whether the last commit failed."""
 
     def __init__(self, options: ReadOptions, warn: Callable[[str], None]) -> None:
         self._options = options

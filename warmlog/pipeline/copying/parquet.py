@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to be buffered
-REPEATED = ("topic", "partition", "timestampType")  # columns of few values
+REPEATED = ("topic", "partition", "timestampType")  # columns with few distinct values
 
 
 class ParquetFile:

@@ -1,6 +1,6 @@
-"""Progress of a job that copies topics batch after batch: what the next batch takes, and where it ends.
+"""Progress of a job that copies topics batch after batch: positions and the choice of the next batch.
 
-1. A batch begins at the positions of the last commit, and at the log start of partitions that are new.
+1. A batch begins at the positions of the last commit, and at the log start of new partitions.
 2. A batch takes at most `maxOffsetsPerTrigger` offsets, so a kill costs no more than one batch's work.
 3. A loss is an error, or a warning that is logged once and counted; never silent.
 """
@@ -17,15 +17,15 @@ from warmlog.protocol.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: a kill costs some seconds of work
-MIN_SPLIT_OFFSETS = 250_000  # behind a broker: a task costs some milliseconds, and writes a file
+DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: a kill costs a few seconds of work
+MIN_SPLIT_OFFSETS = 250_000  # when reading from a broker: a task costs a few milliseconds, and writes a file
 
 
 class Progress:
-    """Positions of a job, and the choice of its next batch. `positions`: of the last commit; None before the first.
+    """A job's positions, and the choice of its next batch. `positions`: of the last commit; None before the first.
 
-    `until`: where the job ends, None for an endless one. `reached`: the ends of the batch that was chosen last.
-    `lost`: offsets that were gone when it was chosen. `verb`: what the job does with records, for messages.
+    `until`: where the job ends, None for an endless one. `reached`: the ends of the last chosen batch. `lost`: number
+    of offsets that no longer existed when it was chosen. `verb`: the job's action on records, for messages.
     """
 
     def __init__(self, options: ReadOptions, positions: dict[TopicPartition, Position] | None, *, verb: str) -> None:
@@ -40,11 +40,11 @@ class Progress:
 
     @property
     def is_lenient(self) -> bool:
-        """Whether to continue without named topics that do not exist any more."""
+        """Whether to continue without named topics that no longer exist."""
         return self.positions is not None and not self.options.fail_on_data_loss
 
     def split_options(self, parallelism: int) -> ReadOptions:
-        """Return options with a number of splits for a broker, unless one is given or a partition must be one split."""
+        """Return options with a number of splits for a broker, unless one is given or partitions must not be split."""
         options = self.options
         if options.path is not None or options.min_partitions is not None or options.on_corrupt == "stop":
             return options
@@ -70,7 +70,7 @@ class Progress:
         return {key: Range(start=start, end=max(end, start)) for key, (start, end) in self._pending(extents).items()}
 
     def ends(self, extents: Iterable[Extent]) -> dict[TopicPartition, int]:
-        """Return the present ends of partitions, to be used as `until`. Raises DataLossError."""
+        """Return the current ends of partitions, for `until`. Raises DataLossError."""
         return {key_of(extent): resolve_end(extent, self.options) for extent in extents}
 
     def _pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, tuple[int, int]]:
@@ -80,7 +80,7 @@ class Progress:
         return key not in self.stopped and (self.until is None or key in self.until)
 
     def _start(self, extent: Extent) -> int:
-        """Return where to continue: at the end of the last commit, or at the beginning of a new partition."""
+        """Return the position to continue at: the end of the last commit, or the beginning of a new partition."""
         if self.positions is None:
             return resolve(extent, self.options).start
         position = self.positions.get(key_of(extent))
@@ -102,7 +102,7 @@ class Progress:
         self.lost += count
 
     def warn(self, what: str) -> None:
-        """Log a warning, unless it was logged before."""
+        """Log a warning once."""
         if what not in self._warned:
             self._warned.add(what)
             _log.warning("%s", what)

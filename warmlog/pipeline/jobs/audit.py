@@ -1,7 +1,7 @@
 """The job behind `warmlog pipeline audit`: audit the segments of topics, and compare an archive with them.
 
-An archive is compared by offsets and, where it has them, timestamps. Records that compaction or retention has removed
-from the log since are not faults. Records that are missing in the archive, are there twice, have another timestamp or
+An archive is compared by offsets and, if it has them, timestamps. Records that compaction or retention has since
+removed from the log are not faults. Records that are missing in the archive, occur twice, have another timestamp or
 were never in the log are faults.
 """
 
@@ -36,7 +36,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """Numbers of offsets: in both log and archive, `different` ones of these, in one only, twice in the archive.
+    """Numbers of offsets: in both log and archive, `different` among these, in only one, twice in the archive.
 
     `compacted`: only in the archive, because compaction has removed them from the log. `earlier`: records of a deleted
     topic of the same name, which are not compared.
@@ -157,11 +157,11 @@ def _by_data_directory(partitions: Iterable[StoredPartition]) -> dict[Path, list
 def _cleaned(partitions: Sequence[StoredPartition]) -> dict[TopicPartition, int]:
     """Return the largest possible end of the compacted offsets of each partition.
 
-    While a broker is running, or after it was killed, the cleaner may be ahead of its checkpoint, which is written when
-    a whole log is done, but never beyond the base offset of the active segment.
+    While a broker is running, or after it was killed, the cleaner may be ahead of its checkpoint, which is written
+    after each whole log, but never beyond the base offset of the active segment.
     """
     points, directories, compacted = cleaner_points(partitions), _by_data_directory(partitions), set()
-    for directory in directories:  # one of them has the metadata of all
+    for directory in directories:  # one directory has the metadata of all
         metadata = StoredMetadata(directory, running=broker_is_running(directory))
         compacted |= {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
     for directory, there in directories.items():
@@ -232,7 +232,7 @@ def _add(audit: Audit, audited: Sequence[Audited], reporter: Reporter) -> None:
 
 
 def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
-    """Add the leader epochs of a segment, which must not be lower than those of the segments before it."""
+    """Add the leader epochs of a segment, which must not be lower than in the segments before it."""
     for epoch, offset in part.epochs:
         last = partition.epochs[-1][0] if partition.epochs else epoch - 1
         if epoch > last:
@@ -279,7 +279,7 @@ def compare(run: Runner, options: ReadOptions, table: Path, cleaned: Mapping[Top
 def _by_topic(
     files: Mapping[TopicPartition, Sequence[TableFile]], topic_ids: Mapping[TopicPartition, str | None]
 ) -> tuple[dict[TopicPartition, list[TableFile]], dict[TopicPartition, list[TableFile]]]:
-    """Divide the files of an archive into those of the present topics, and those of earlier ones of the same names."""
+    """Divide the files of an archive into files of the current topics and files of earlier topics of the same names."""
     same: dict[TopicPartition, list[TableFile]] = {}
     others: dict[TopicPartition, list[TableFile]] = {}
     for key, listed in files.items():
@@ -290,7 +290,7 @@ def _by_topic(
 
 
 def _archived(commits: Sequence[Commit], topic_ids: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Range]:
-    """Return the offsets of each partition in the log that the archive covers."""
+    """Return the offsets of each partition's log that the archive covers."""
     archived: dict[TopicPartition, Range] = {}
     for commit in commits:
         for (topic, partition), position in commit.positions().items():
@@ -304,19 +304,19 @@ def _archived(commits: Sequence[Commit], topic_ids: Mapping[TopicPartition, str 
 
 
 def _is_same(archived: str | None, in_log: str | None) -> bool:
-    """Whether two topic ids are the same; an archive of version 0.1, or a copied directory, may have none."""
+    """Return whether two topic ids are the same; an archive of version 0.1, or a copied directory, may have none."""
     return archived == in_log or None in {archived, in_log}
 
 
 def _other_topics(table: Path, key: TopicPartition, files: Sequence[TableFile], is_archived: bool) -> Compared:
-    """Count the records of earlier topics of the same name; report a present one that is not in the archive."""
+    """Count the records of earlier topics of the same name; report a current one that is not in the archive."""
     done = Compared(topic=key[0], partition=key[1])
     if files:
         from pyarrow import parquet
 
         done.earlier = sum(parquet.read_metadata(file.path).num_rows for file in files)
     if not is_archived:
-        what = "the archive has only records of a deleted topic of this name, and none of the present one"
+        what = "the archive has only records of a deleted topic of this name, and none of the current one"
         done.findings.append(AuditFinding(topic=key[0], partition=key[1], kind="table", what=what, path=str(table)))
     return done
 
@@ -381,8 +381,8 @@ def compare_split(rules: ReadRules, task: TableTask) -> Compared:
     done.both, done.different, done.twice = len(both), len(different), len(twice)
     done.only_log, done.only_table = len(only_log), len(only_table)
     for offsets, what in (
-        (only_log, "in the log, and not in the archive"),
-        (only_table, "in the archive, and not in the log"),
+        (only_log, "in the log, but not in the archive"),
+        (only_table, "in the archive, but not in the log"),
         (twice, "in the archive more than once"),
         (different, "different in the archive: their timestamps differ"),
     ):

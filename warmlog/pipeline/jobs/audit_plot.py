@@ -1,4 +1,4 @@
-"""Draw an audit: what the log holds over time, and where there are faults.
+"""Draw an audit: the content of the log over time, and its faults.
 
 Matplotlib, which comes with `warmlog[spark]`, is imported when a plot is drawn.
 """
@@ -17,8 +17,8 @@ FORMATS = (".svg", ".png")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 WIDTH_INCHES = 11.0
-MAX_ROWS = 40  # of partitions; more rows are not legible
-MAX_BARS = 100  # more bars are thinner than a pixel or two
+MAX_ROWS = 40  # rows of partitions; more are not legible
+MAX_BARS = 100  # more bars would be thinner than a pixel or two
 BAR_HOURS = {1: "hour", 6: "6 hours", 24: "day", 24 * 7: "week", 24 * 30: "30 days", 24 * 365: "year"}
 HELD = {"records": "tab:blue", "markers": "tab:cyan", "compacted": "lightgray"}
 FAULTS = {"missing": "tab:orange", "duplicates": "tab:purple", "damaged": "tab:red"}
@@ -45,7 +45,7 @@ def plot_audit(audit: Audit, path: Path) -> None:
     timed = [hour for partition in audit.partitions for hour in partition.hours if hour.hour is not None]
     has_faults = any(hour.faults for hour in timed)
     heights = [3.0, *([1.8] if has_faults else []), 0.8 + 0.28 * len(rows)]
-    with mpl.rc_context({"svg.fonttype": "none"}):  # text that can be selected and searched
+    with mpl.rc_context({"svg.fonttype": "none"}):  # keep text selectable and searchable
         figure, panels = plt.subplots(
             len(heights),
             1,
@@ -97,7 +97,7 @@ def _totals(partitions: Sequence[PartitionAudit]) -> Hour:
 
 
 def _bars(hours: Sequence[Hour], width: int) -> dict[int, Hour]:
-    """Sum hours into bars of `width` hours, by number; hours at unknown times are left out."""
+    """Sum hours into bars of `width` hours, by number; hours at unknown times are omitted."""
     bars: dict[int, Hour] = {}
     for hour in hours:
         if hour.hour is not None:

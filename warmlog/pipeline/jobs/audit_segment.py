@@ -1,7 +1,7 @@
 """Audit one segment: account for every offset, and check the indexes against the log.
 
 Invariants:
-1. A segment is a task: its report depends only on the segment and on where the next one begins.
+1. A segment is a task: its report depends only on the segment and on the start of the next one.
 2. Every offset from the segment's first to before the next one's is counted: as a record, a marker, compacted, missing
    or damaged. An offset that is counted twice is also counted as a duplicate. So
    records + markers + compacted + missing + damaged - duplicates = next_offset - first_offset.
@@ -32,18 +32,18 @@ from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 HOUR_MS = 3_600_000
 HOUR_US = HOUR_MS * 1000
-MAX_FINDINGS = 100  # kept of one segment; all are counted
+MAX_FINDINGS = 100  # findings kept of one segment; all are counted
 COLUMNS = ("offset", "timestamp")
 COUNTS = ("records", "bytes", "markers", "compacted", "missing", "duplicates", "damaged", "damaged_batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTask:
-    """A segment to be audited.
+    """A segment to audit.
 
-    `first_offset`: where accounting begins, the base offset or the log start offset. `next_offset`: the base offset of
-    the next segment, or the log end offset. `end_position`: where the readable part ends. `cleaned_until`: end of
-    the offsets that compaction may have removed, 0 without. `at_rest`, `closed`: as in `SegmentEnd`.
+    `first_offset`: start of the accounting, the base offset or the log start offset. `next_offset`: the base offset of
+    the next segment, or the log end offset. `end_position`: end of the readable part. `cleaned_until`: end of the
+    offsets that compaction may have removed, 0 without compaction. `at_rest`, `closed`: as in `SegmentEnd`.
     """
 
     topic: str
@@ -77,7 +77,7 @@ class AuditFinding:
 class Hour:
     """Counts of an hour of a partition, in offsets except `bytes` and `damaged_batches`.
 
-    `hour`: since the epoch; None if no timestamp is known.
+    `hour`: hours since the epoch; None if no timestamp is known.
     """
 
     hour: int | None
@@ -119,7 +119,7 @@ class Hour:
 class Audited:
     """Audit of a segment. `epochs`: leader epochs with their first offsets.
 
-    `changed`: compaction or retention replaced the file meanwhile, so it could not be checked.
+    `changed`: compaction or retention replaced the file during the audit, so it could not be checked.
     """
 
     topic: str
@@ -162,8 +162,8 @@ class SegmentAudit:
         self._task = task
         self._audited = audited
         self._expected = task.first_offset  # all offsets before it are accounted for
-        self._in_damage: Hour | None = None  # offsets up to the next batch are damaged
-        self._last_hour: int | None = None  # of the batches so far
+        self._in_damage: Hour | None = None  # counts damaged offsets up to the next batch
+        self._last_hour: int | None = None  # hour of the last batch so far
         self._batches = 0
         self._decoder = ArrowDecoder(task.topic, task.partition, COLUMNS)
         self._wanted = Wanted(task.first_offset, MAX_INT64, MIN_INT64, MAX_INT64)
@@ -225,7 +225,7 @@ class SegmentAudit:
             self._count_records()
 
     def _account(self, first: int, end: int, position: int, hour: Hour) -> None:
-        """Account for the offsets between the batches so far and one from `first` to before `end`."""
+        """Account for the offsets between the batches so far and a batch from `first` to before `end`."""
         if first > self._expected:
             self._gap(self._expected, first, position, hour)
         elif first < self._expected:
@@ -306,7 +306,7 @@ class SegmentAudit:
             hour = self._audited.hour(number)
             hour.records += len(of_hour)
             hour.stretch(int(of_hour.min()), int(of_hour.max()))
-        if repeated:  # each takes the place of another offset of its batch
+        if repeated:  # each replaces another offset of its batch
             hour = self._audited.hour(int(hours[0]))
             hour.duplicates += repeated
             hour.missing += repeated

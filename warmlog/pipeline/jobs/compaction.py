@@ -1,7 +1,7 @@
 """The job behind `warmlog pipeline compact-report`: what compaction would save, and which keys take most space.
 
 Compaction keeps the last record of each key. The saving is measured in bytes of keys and values, and scaled to the size
-of the partition's files, because on disk records are in batches that may be compressed. The active segment, which
+of the partition's files, since records on disk are in batches that may be compressed. The active segment, which
 compaction does not change, counts like all others.
 
 A partition is a task, and its keys are grouped in memory: at most MAX_KEYS_BYTES of them. For more keys,
@@ -26,12 +26,12 @@ from warmlog.protocol.partitions import TopicPartition
 
 COLUMNS = ("key", "value", "offset")
 MERGE_ROWS = 1 << 20  # records to collect before they are merged with earlier ones
-MAX_KEYS_BYTES = 1 << 30  # of one task
+MAX_KEYS_BYTES = 1 << 30  # per task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKey:
-    """A key and the size of its records. `text`: the key in UTF-8, else hexadecimal."""
+    """A key and the size of its records. `text`: the key as UTF-8, else hexadecimal."""
 
     text: str
     records: int
@@ -40,10 +40,10 @@ class TopKey:
 
 @dataclass(slots=True, kw_only=True)
 class Compactable:
-    """Report of a partition. `bytes`, `saved_bytes`: of keys and values; with `stored`: on disk.
+    """Report of a partition. `bytes`, `saved_bytes`: bytes of keys and values; with `stored`: bytes on disk.
 
     `keyless`: records without a key, which compacted topics cannot have. `dirty_ratio`: as the cleaner computes it;
-    None behind a broker.
+    None when read from a broker.
     """
 
     topic: str
@@ -102,7 +102,7 @@ def compactable(
 
 
 def _by_key(part: Compactable, splits: Sequence[AnySplit], rules: ReadRules, stats: JobStats) -> Any:
-    """Return a table of keys: number of records, their bytes, the bytes of the last one. None if there are no keys."""
+    """Return a table of keys: number of records, their bytes, bytes of the last record. None if there are no keys."""
     merged, waiting, rows = None, [], 0
     for batch in _batches(splits, rules, stats):
         waiting.append(_sizes(batch, part))
@@ -147,7 +147,7 @@ def _merged(tables: Sequence[Any], part: Compactable) -> Any:
     import pyarrow as pa
 
     whole = pa.concat_tables([table for table in tables if table is not None])
-    groups = whole.group_by("key", use_threads=False)  # threads would lose the order, and so which record is the last
+    groups = whole.group_by("key", use_threads=False)  # threads would lose the order, which determines the last record
     merged = groups.aggregate([("records", "sum"), ("bytes", "sum"), ("last_bytes", "last")])
     merged = merged.rename_columns(["key", "records", "bytes", "last_bytes"])
     if merged["key"].nbytes > MAX_KEYS_BYTES:

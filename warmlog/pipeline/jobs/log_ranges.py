@@ -1,4 +1,4 @@
-"""Splits of a log for ranges of offsets that were chosen elsewhere, several of one partition."""
+"""Plan splits of a log for given ranges of offsets, of which a partition may have several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ from warmlog.pipeline.source.planning import plan_splits
 from warmlog.pipeline.source.ranges import Range, key_of, last_of
 from warmlog.protocol.partitions import TopicPartition
 
-WHOLE = 1 << 62  # bytes: no range is cut
+WHOLE = 1 << 62  # bytes, so that no range is cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogExtent:
-    """What a log has of a partition: offsets from `start` to `end` (excluded), and the topic id if it is known."""
+    """The extent of a partition's log: offsets from `start` to `end` (excluded), and the topic id if known."""
 
     start: int
     end: int
@@ -23,7 +23,7 @@ class LogExtent:
 
 
 def log_extents(options: ReadOptions) -> dict[TopicPartition, LogExtent]:
-    """Return what the log has of each partition; a topic that does not exist has none.
+    """Return the extent of each partition's log; none for topics that do not exist.
 
     Raises PipelineError, InspectError, OSError.
     """
@@ -37,7 +37,7 @@ def log_extents(options: ReadOptions) -> dict[TopicPartition, LogExtent]:
 
 
 def splits_of(options: ReadOptions, ranges: Sequence[tuple[TopicPartition, Range]]) -> list[tuple[AnySplit, ...]]:
-    """Return the splits of each range: none for an empty one. Raises PipelineError, InspectError, OSError."""
+    """Return the splits of each range; none for an empty one. Raises PipelineError, InspectError, OSError."""
     if options.path is not None:
         exact = replace(options, max_split_bytes=WHOLE, min_partitions=None)
         partitions = {key_of(partition): partition for partition in wanted_partitions(options, lenient=True)}

@@ -1,9 +1,9 @@
 """The job behind `warmlog pipeline replay`: send records of a table, an archive, or part of a topic, to a topic.
 
-1. A partition is one task, and its rows are sent in offset order. So records of one key keep their order, and with
-   `keep_partitions` those of every partition.
-2. Tasks write under an identity made of the replay's id and their partition. A replay that is run again under its id,
-   with the same records, skips those that are already stored, within the guarantees of the sink.
+1. A partition is one task, and its rows are sent in offset order. So the records of a key keep their order, and with
+   `keep_partitions` so do all records of a partition.
+2. Tasks write under an identity made of the replay's id and their partition. A replay that is repeated under its id
+   with the same records skips records that are already stored, within the guarantees of the sink.
 """
 
 import time
@@ -35,7 +35,7 @@ from warmlog.protocol.response import CreateTopicsResponse
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
 SENT = ("key", "value", "timestamp", "headers")
-SLICE_ROWS = 1000  # sent at a time if the rate is limited
+SLICE_ROWS = 1000  # rows sent at a time if the rate is limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class ReplayTask:
 
 @dataclass(slots=True, kw_only=True)
 class Replayed:
-    """Result of a task. `bytes`: of keys and values. `stored_before`: records that an earlier attempt had sent."""
+    """Result of a task. `bytes`: of keys and values. `stored_before`: records sent by an earlier attempt."""
 
     topic: str
     partition: int
@@ -148,7 +148,7 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
         if metadata.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             new = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=needed),))
             (created,) = cluster.ask(new, CreateTopicsResponse).topics
-            if created.error not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:  # the latter: by a lost request
+            if created.error not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:  # the latter if a reply was lost
                 raise reply_error(created.error, created.message, about=f"topic {topic}")
             return needed
     if metadata.error:
@@ -156,13 +156,13 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
     if keep_partitions and len(metadata.partitions) < needed:
         raise PipelineError(
             f"topic {topic} has no partition {needed - 1}, but the source has: add partitions (warmlog topic alter"
-            f" {topic} --partitions {needed}), or leave out --keep-partitions"
+            f" {topic} --partitions {needed}), or omit --keep-partitions"
         )
     return None
 
 
 def size_of_task(task: ReplayTask) -> int:
-    """Return how many bytes a task reads. Raises OSError."""
+    """Return the number of bytes a task reads. Raises OSError."""
     files = sum(Path(file.path).stat().st_size for file in task.files)
     return files + sum(map(size_of_split, task.splits)) + (0 if task.rows is None else task.rows.size)
 
@@ -193,7 +193,7 @@ def replay_task(rules: ReplayRules, read_rules: ReadRules, task: ReplayTask) -> 
 
 
 def _send(rules: ReplayRules, write: WriteOptions, task: ReplayTask, batches: Iterator[Any], done: Replayed) -> None:
-    from warmlog.pipeline.sink.attempts import batch_identity  # these import pyarrow; in the worker
+    from warmlog.pipeline.sink.attempts import batch_identity  # these import pyarrow, in the worker
     from warmlog.pipeline.sink.rows import rows_of
     from warmlog.pipeline.sink.task import write_task
 

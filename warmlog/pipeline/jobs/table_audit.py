@@ -1,8 +1,8 @@
 """The job behind `warmlog pipeline audit TOPIC TABLE`: account for every offset of a topic in a Delta or Iceberg table.
 
-A state remembers the stretches that were proved, and the files of the table then. The next audit leaves these stretches
-out, unless a file that may have rows of them was added or removed. Damage inside of a file that stays where it is needs
-an audit without a state.
+A state stores the proved stretches, and the files of the table at that time. The next audit skips these stretches,
+unless a file that may contain their rows was added or removed. Only an audit without a state detects damage inside an
+unchanged file.
 """
 
 import json
@@ -29,7 +29,7 @@ from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import size_of_split
 from warmlog.pipeline.source.ranges import Range
 
-GROUP_BYTES = 32 << 20  # of the log, of one task
+GROUP_BYTES = 32 << 20  # bytes of the log per task
 
 NO_SOURCES = SchemaSources()
 
@@ -38,7 +38,7 @@ StretchName = tuple[str, int, str | None, int, int]  # topic, partition, topic i
 
 @dataclass(slots=True, kw_only=True)
 class TableAudit:
-    """Result of an audit. `version`: the table's."""
+    """Result of an audit. `version`: the table's version."""
 
     table: str
     version: int
@@ -58,7 +58,7 @@ class TableAudit:
 
 @dataclass(slots=True, kw_only=True)
 class AuditState:
-    """What an audit has proved of a table: stretches, and the files that the table had."""
+    """The proved stretches of a table, and the files that the table had."""
 
     table: str
     files: dict[str, DataFile] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class AuditState:
         replace_text(path, json.dumps(form) + "\n")
 
     def changed(self, files: Iterable[DataFile]) -> list[DataFile]:
-        """Return the files that were added, removed or replaced since."""
+        """Return the files added, removed or replaced since then."""
         now = {file.path: file for file in files}
         kept = {path for path, file in now.items() if path in self.files and self.files[path].size == file.size}
         return [file for held in (now, self.files) for path, file in held.items() if path not in kept]
@@ -107,7 +107,7 @@ def audit_table(
     *,
     sources: SchemaSources = NO_SOURCES,
 ) -> TableAudit:
-    """Audit topics in a table, and bring the state up to date. Raises PipelineError, InspectError, OSError."""
+    """Audit topics in a table, and update the state. Raises PipelineError, InspectError, OSError."""
     table.refresh()
     state = state if state is not None else AuditState(table=table.name)
     logs = log_extents(options)
@@ -193,13 +193,13 @@ def _name(stretch: Stretch, partition: PartitionProof) -> StretchName:
 
 
 def _range(stretch: Stretch) -> Range:
-    """Return the offsets of a stretch to be read from the log."""
+    """Return the offsets of a stretch to read from the log."""
     first = max(stretch.first, min(stretch.log_first, stretch.end))
     return Range(start=first, end=stretch.end)
 
 
 def _grouped(stretches: Sequence[Stretch]) -> list[tuple[Stretch, ...]]:
-    """Return the stretches of each task, in order: small ones are together, because they share files."""
+    """Return the stretches of each task, in order; small ones share a task, because they share files."""
     groups: list[list[Stretch]] = []
     taken = 0
     for stretch in stretches:

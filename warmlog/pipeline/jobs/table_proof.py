@@ -1,11 +1,11 @@
-"""Prove a stretch of a table: offsets of a partition against the log, and against the receipt of their commit.
+"""Prove a stretch of a table: compare offsets of a partition with the log and with the receipt of their commit.
 
-1. Rows are read in the order of their offsets and hashed; so are the records of the log. If these digests and the
-   receipt's are the same, each record is in the table once, and is what it was. Memory is bounded by a row group.
-2. If they differ, rows and records are compared one by one, `DETAIL_OFFSETS` at a time, and each fault is named with
+1. Rows are read in the order of their offsets and hashed; so are the records of the log. If both digests equal the
+   receipt's, each record is in the table once and unchanged. Memory is bounded by a row group.
+2. If they differ, rows and records are compared one by one, `DETAIL_OFFSETS` at a time, and each fault is reported with
    its file.
-3. Where retention has removed the records from the log since, the receipt alone decides: it has the digest of what was
-   written. Compaction leaves records out of the log, too; those are in the table, and the receipt's digest covers them.
+3. If retention has since removed the records from the log, the receipt alone decides: it has the digest of the written
+   rows. Compaction also removes records from the log; these are in the table, and the receipt's digest covers them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +27,17 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
 DETAIL_OFFSETS = 1 << 14
-SHOWN_RUNS = 3  # of offsets, in a finding
+SHOWN_RUNS = 3  # runs of offsets in a finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Offsets to be proved (`end` excluded). `proof`: of the receipt, None without one.
+    """Offsets to prove (`end` excluded). `proof`: the receipt's, None without one.
 
-    `files`: of the table that may have rows of it. `written`: names of the files of the receipt. `log`: splits with its
-    records, those from `log_first` on. `formats`: of the receipt, and `decode`: the rules that follow from them.
-    `dead_letters`: offsets that the receipt says are in a dead-letter topic instead.
-    `is_covered`: whether the table should have them; else only rows that are there are judged. `is_earlier`: of a
+    `files`: files of the table that may have its rows. `written`: names of the receipt's files. `log`: splits with its
+    records from `log_first` on. `formats`: the receipt's formats, and `decode`: the rules that follow from them.
+    `dead_letters`: offsets that the receipt lists as stored in a dead-letter topic instead. `is_covered`: whether the
+    table should have the rows; otherwise only existing rows are judged. `is_earlier`: from a
     deleted topic of the same name, or truncated since.
     """
 
@@ -58,12 +58,12 @@ class Stretch:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is what comes after the last receipt, where no row may be."""
+        """Whether this is the stretch after the last receipt, which must have no rows."""
         return self.end == MAX_INT64
 
     @property
     def selection(self) -> Selection:
-        """The rows in question."""
+        """The rows to read."""
         return Selection(key=self.key, first=self.first, end=self.end, columns=self.columns)
 
 
@@ -71,10 +71,10 @@ class Stretch:
 class Proved:
     """Numbers of offsets of a stretch, or of several.
 
-    `rows`: in the table once or more. Of these, `in_log`: equal to the log's; `by_receipt`: as their receipt says, and
-    no longer in the log; `earlier`: of earlier logs, as their receipts say; `unproved`: neither log nor receipt can
-    tell; `altered`: not as in the log; `foreign`: never in the log; `twice`: more than once in the table. `missing`: in
-    the log only. `unknown`: schemas without which the stretch cannot be proved.
+    `rows`: in the table at least once. Of these, `in_log`: equal to the log's; `by_receipt`: no longer in the log, but
+    equal to their receipt; `earlier`: from earlier logs, equal to their receipts; `unproved`: neither log nor receipt
+    can prove them; `altered`: different from the log's; `foreign`: never in the log; `twice`: more than once in the
+    table. `missing`: only in the log. `unknown`: schemas without which the stretch cannot be proved.
     """
 
     rows: int = 0
@@ -115,7 +115,7 @@ def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> l
 
 
 class _Disorder(Exception):  # noqa: N818 - never leaves this module
-    """Rows are not in the order of their offsets, or an offset is there twice."""
+    """Rows are not in the order of their offsets, or an offset occurs twice."""
 
 
 class _Proving:
@@ -174,7 +174,7 @@ class _Proving:
     # -- digests --
 
     def _digest(self, stretch: Stretch) -> RowDigest | None:
-        """Return the digest of the table's rows; None if they are not in order, or lack columns."""
+        """Return the digest of the table's rows; None if they are out of order or lack columns."""
         digest, last = RowDigest(stretch.columns), stretch.first - 1
         try:
             for _, batch in self._batches(stretch):
@@ -193,7 +193,7 @@ class _Proving:
         return digest
 
     def _batches(self, stretch: Stretch) -> Iterator[tuple[int, Any]]:
-        """Yield the number of a file, and its rows; a file that cannot be read is a finding."""
+        """Yield the number of a file and its rows; report a file that cannot be read."""
         import pyarrow as pa
 
         for number, file in enumerate(self._stretch.files):
@@ -232,7 +232,7 @@ class _Proving:
     # -- row by row --
 
     def _compare(self, stretch: Stretch, *, as_written: bool) -> None:
-        """Compare the rows with the log's records, and name what differs."""
+        """Compare the rows with the log's records, and report differences."""
         records = self._log_batches(stretch, first=stretch.first, end=stretch.end)
         waiting: list[Any] = []
         first = stretch.first
@@ -266,13 +266,13 @@ class _Proving:
         missing = np.setdiff1d(in_log, unique)
         if stretch.is_covered:
             done.missing += len(missing)
-            self._name(missing, "in the log, and not in the table", self._names(stretch, missing))
+            self._name(missing, "in the log, but not in the table", self._names(stretch, missing))
         extra = np.setdiff1d(unique, in_log)
         if as_written:
-            done.by_receipt += len(extra)  # compaction has removed them from the log since
+            done.by_receipt += len(extra)  # compaction has since removed them from the log
         elif len(extra):
             done.foreign += len(extra)
-            self._name(extra, "in the table, and not in the log", self._files_of(extra, in_table, files))
+            self._name(extra, "in the table, but not in the log", self._files_of(extra, in_table, files))
 
     def _table_rows(self, stretch: Stretch) -> Any:
         """Return the rows of all files, sorted by offset, with the number of their file."""
@@ -289,7 +289,7 @@ class _Proving:
         return pa.concat_tables(parts, promote_options="permissive").sort_by("offset")
 
     def _doubled(self, offsets: Any, files: Any) -> int:
-        """Report offsets that are there more than once; return how many are there at all."""
+        """Report offsets that occur more than once; return the number of distinct offsets."""
         import numpy as np
 
         unique, counts = np.unique(offsets, return_counts=True)
@@ -307,7 +307,7 @@ class _Proving:
         return ", ".join(self._stretch.files[number].path for number in numbers[:SHOWN_RUNS])
 
     def _names(self, stretch: Stretch, offsets: Any = ()) -> str:
-        """Name the files that may have the rows of a stretch, or some of them: those of its receipt if they exist."""
+        """Name the files that may have rows of a stretch: the receipt's files if they exist."""
         selection = stretch.selection
         if len(offsets):
             selection = replace(selection, first=int(offsets[0]), end=int(offsets[-1]) + 1)

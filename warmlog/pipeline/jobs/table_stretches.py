@@ -1,11 +1,11 @@
-"""Divide the offsets of a partition in a table into stretches, each to be proved by itself.
+"""Divide the offsets of a partition in a table into stretches, each proved separately.
 
-1. A proof of a receipt is a stretch; offsets of a receipt's span without one held no record when it was written.
-2. Where offsets come again (the topic was recreated, or its log truncated and written again), stretches before belong
-   to an earlier log: only their receipts can prove them. Files are told apart by the receipts that name them.
-3. Offsets between receipts should be in the table if the log still has them; else they were lost before they were
-   copied. Of offsets before the first receipt it is not known whether they were copied: rows that are there are judged.
-   Behind the last receipt there must be no row.
+1. Each proof of a receipt is a stretch; offsets of a receipt's span without a proof held no record when it was written.
+2. If offsets repeat (the topic was recreated, or its log truncated and written again), earlier stretches belong to an
+   earlier log: only their receipts can prove them. Files are distinguished by the receipts that name them.
+3. Offsets between receipts should be in the table if the log still has them; otherwise they were lost before they were
+   copied. It is unknown whether offsets before the first receipt were copied, so only existing rows are judged. There
+   must be no rows after the last receipt.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
-CHUNK_OFFSETS = 1 << 22  # of a stretch without a receipt
+CHUNK_OFFSETS = 1 << 22  # offsets of a stretch without a receipt
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionProof:
-    """Audit of a partition. `first_offset`, `end_offset`: what receipts cover of the present log, or of the last one.
+    """Audit of a partition. `first_offset`, `end_offset`: range of the current (or last) log covered by receipts.
 
     `empty`: offsets without a record: markers, aborted, or compacted before they were copied. `lost`: between receipts,
-    gone before they were copied. `dead_letters`: in a dead-letter topic instead, as receipts say. `behind`: in the log,
-    not copied yet. `audited_before`: proved by an earlier audit.
+    deleted before they were copied. `dead_letters`: stored in a dead-letter topic instead, according to receipts.
+    `behind`: in the log, not copied yet. `audited_before`: proved by an earlier audit.
     """
 
     topic: str
@@ -48,9 +48,9 @@ class PartitionProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableContents:
-    """What a table has: files by offset, receipts from oldest to newest, positions, and columns of rows.
+    """The contents of a table: files by offset, receipts from oldest to newest, positions, and the columns of rows.
 
-    `columns` and `formats`: of rows without a receipt.
+    `columns` and `formats`: those of rows without a receipt.
     """
 
     files: Sequence[DataFile]
@@ -61,7 +61,7 @@ class TableContents:
 
 
 class Stretches:
-    """The stretches of one partition. `log`: None if the topic is gone. `partition`: the audit to be filled in."""
+    """The stretches of one partition. `log`: None if the topic was deleted. `partition`: the audit to fill in."""
 
     def __init__(self, key: TopicPartition, contents: TableContents, log: LogExtent | None) -> None:
         self._key = key
@@ -73,7 +73,7 @@ class Stretches:
         same = log is not None and len(ids) < 2
         self._log = log if same else None
         self._life = self._lives[-1] if self._lives else 0
-        self._is_past = not same and log is not None  # the log is of another topic
+        self._is_past = not same and log is not None  # the log belongs to another topic
         self._owners: dict[str, set[int]] = {}
         for (receipt, _), life in zip(self._spans, self._lives, strict=True):
             for name in receipt.files:
@@ -116,7 +116,7 @@ class Stretches:
             yield rest
 
     def _cuts(self) -> Iterator[int]:
-        """Yield for each span up to which offset it is in the present log: 0 for those of other topics."""
+        """Yield for each span the offset up to which it is in the current log; 0 for spans of other topics."""
         last = self._spans[-1][1].end if self._spans else None
         for number, (_, span) in enumerate(self._spans):
             other = last is not None and span.end.topic_id != last.topic_id
@@ -161,7 +161,7 @@ class Stretches:
 
 
 def _whole(span: Span, proofs: Sequence[Proof]) -> Iterator[Proof]:
-    """Yield the proofs of a span, and ones of no rows between them."""
+    """Yield the proofs of a span, and empty ones for the gaps between them."""
     at = span.first
     for proof in sorted(proofs):
         if proof.first > at:

@@ -1,15 +1,15 @@
-"""Columns of a table that rows of a topic go into as they are in the data source."""
+"""The columns of a table for rows of a topic, with the names and types of the data source."""
 
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.types import normal
 
-NEEDED = ("partition", "offset")  # without which no row could be accounted for
+NEEDED = ("partition", "offset")  # needed to account for each row
 
 
 def check_columns(columns: tuple[str, ...], topics: int) -> None:
-    """Raise PipelineError unless each row says where it is from. `topics`: how many go into the table."""
+    """Raise PipelineError unless rows have topic, partition and offset. `topics`: number of topics in the table."""
     needed = NEEDED if topics == 1 else ("topic", *NEEDED)
     missing = [name for name in needed if name not in columns]
     if missing:
@@ -17,7 +17,7 @@ def check_columns(columns: tuple[str, ...], topics: int) -> None:
 
 
 def check_column(table: str, name: str, actual: Any) -> None:
-    """Raise PipelineError unless the table has a column of this name and type. `actual`: Arrow's type, None without."""
+    """Raise PipelineError unless the table has a column of this name and type. `actual`: its Arrow type, or None."""
     from warmlog.pipeline.source.arrow import TYPES
 
     if actual is None:

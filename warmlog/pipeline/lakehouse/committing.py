@@ -1,4 +1,4 @@
-"""Commit a batch to a table while others commit, or answers are lost. Its invariants are those of `job`."""
+"""Commit a batch to a table despite concurrent commits and lost answers. For the invariants see `job`."""
 
 import logging
 import random
@@ -14,12 +14,12 @@ from warmlog.pipeline.lakehouse.writing import NewFile
 
 _log = logging.getLogger(__name__)
 
-# Between attempts to commit a batch while others commit, or the table cannot be reached: a minute in all.
+# Between attempts while others commit, or while the table cannot be reached: one minute in total.
 PAUSES_S = tuple(min(0.05 * 2**attempt, 5.0) for attempt in range(20))
 
 
 class Committer:
-    """Commits batches to a table. `pause`: waits so many seconds before a repeated attempt."""
+    """Commits batches to a table. `pause`: waits this many seconds before a repeated attempt."""
 
     def __init__(self, table: Table, pause: Callable[[float], Any] = time.sleep) -> None:
         self._table = table
@@ -77,5 +77,5 @@ class Committer:
         """Delete files that no commit mentions."""
         store = self._table.store()
         for file in files:
-            with suppress(OSError, PipelineError):  # what cannot be deleted now is an orphan, as after a kill
+            with suppress(OSError, PipelineError):  # a file that cannot be deleted now is an orphan, as after a kill
                 store.delete(file.name)

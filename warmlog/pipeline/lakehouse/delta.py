@@ -1,15 +1,15 @@
-"""A Delta table, by the library deltalake.
+"""A Delta table, through the library deltalake.
 
-What the table knows of a partition are application transactions (`txn` actions), which every Delta writer keeps, also
-in checkpoints and when the log before them is deleted:
+The table stores the position of a partition in application transactions (`txn` actions), which every Delta writer
+keeps, also in checkpoints and after the log before them is deleted:
 
     warmlog/orders/0                 next offset
-    warmlog/orders/0/epoch           leader epoch there, if it is known
-    warmlog/orders/0/id-high, -low   the topic id, if it is known, as two signed numbers of 64 bits
+    warmlog/orders/0/epoch           leader epoch there, if known
+    warmlog/orders/0/id-high, -low   the topic id, if known, as two signed 64-bit numbers
 
 They are written in the same version as the files and the receipt (`userMetadata` of the commit). Versions are appended
 with `max_commit_retries=0`: deltalake then fails if the next version exists. With retries it would append on top of a
-commit that was not read, unless that one names the same transactions.
+commit that was not read, unless that commit names the same transactions.
 
 Source: the Delta protocol, "Transaction Identifiers".
 """
@@ -75,7 +75,7 @@ class DeltaFiles:
 class DeltaTable:
     """A Delta table in a directory or an object store.
 
-    `columns`: those to be written. `storage`: options of the object store, as deltalake names them.
+    `columns`: the columns to write. `storage`: options of the object store, named as in deltalake.
     """
 
     def __init__(self, uri: str, columns: Sequence[str], storage: Mapping[str, str]) -> None:
@@ -95,12 +95,12 @@ class DeltaTable:
 
     @property
     def version(self) -> int:
-        """The version that was read last."""
+        """The last version read."""
         return int(self._table.version())
 
     @property
     def handle(self) -> Any:
-        """The library's table, at the version that was read last."""
+        """The library's table at the last version read."""
         return self._table
 
     @property
@@ -141,7 +141,7 @@ class DeltaTable:
             self._check()
 
     def _check(self) -> None:
-        """Raise PipelineError for a table that needs more than files to be added."""
+        """Raise PipelineError for a table to which adding files is not enough."""
         settings = self._table.metadata().configuration
         partitioned = self._table.metadata().partition_columns
         if partitioned:
@@ -158,18 +158,18 @@ class DeltaTable:
                 raise PipelineError(f"{self._uri}: column {name} must not be null, and a topic has no such column")
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the positions of partitions that the version has."""
+        """Return the positions of partitions in the version."""
         wanted = list(keys)
         with delta_errors(self._uri):
             self._follow()
             for key in wanted:
-                if key not in self._known:  # a lookup reads the log since the last checkpoint: 0.3 ms each
+                if key not in self._known:  # each lookup reads the log since the last checkpoint: 0.3 ms
                     self._known[key] = self._position(key)
         listed = {key: self._known[key] for key in wanted}
         return {key: position for key, position in listed.items() if position is not None}
 
     def _follow(self) -> None:
-        """Bring known positions to this version by the receipts since the last one, or forget them."""
+        """Update known positions to this version by the receipts since the last one, or forget them."""
         newer = self.version - self._known_at
         if newer > 0 and self._known:
             commits = list(self._commits(newer))
@@ -195,7 +195,7 @@ class DeltaTable:
         )
 
     def store(self) -> FileStore:
-        """Return where tasks write files to."""
+        """Return the store that tasks write files to."""
         if "://" not in self._uri:
             return LocalFiles(self._uri)
         return DeltaFiles(self._uri, self._storage)
@@ -255,14 +255,14 @@ class DeltaTable:
                 raise
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
-        """Append files, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""
+        """Append files as the version after the one read. Raises ConflictError, OutcomeUnknownError."""
         self._tried_at = self.version
         assert self._known_at == self._tried_at, "positions were read from this version"
         transactions = transactions_of(receipt, self._known)
         self.write([add_action(file) for file in files], {KEY: receipt.text()}, transactions)
 
     def write(self, actions: Sequence[Any], metadata: Mapping[str, str], transactions: Sequence[Any] = ()) -> None:
-        """Commit actions, as the version after the one that was read. Raises ConflictError, OutcomeUnknownError."""
+        """Commit actions as the version after the one read. Raises ConflictError, OutcomeUnknownError."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties
 
@@ -282,12 +282,12 @@ class DeltaTable:
             raise OutcomeUnknownError(f"{self._uri}: {error}") from error
 
     def holds(self, receipt: Receipt) -> bool:
-        """Whether the last attempt to commit this receipt is in the version that was read last."""
+        """Return whether the last attempt to commit this receipt is in the last version read."""
         since = self.version - self._tried_at
         return since > 0 and any(commit.receipt.id == receipt.id for commit in self._commits(since))
 
     def files(self) -> list[DataFile]:
-        """Return the files of the version that was read last."""
+        """Return the files of the last version read."""
         import pyarrow as pa
 
         with delta_errors(self._uri):
@@ -311,7 +311,7 @@ class DeltaTable:
         ]
 
     def commits(self) -> Iterator[Committed]:
-        """Yield the commits with receipts whose log is still there, then those of the ledger, newest first."""
+        """Yield the commits with receipts whose log entries still exist, then those of the ledger, newest first."""
         for entry in self.history():
             version = int(entry["version"])
             source = f"{self._uri}, version {version}"
@@ -325,7 +325,7 @@ class DeltaTable:
                 yield Committed(version=version, receipt=parse_receipt(text, source))
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """Yield what the log says of each version, newest first. Few files of it are read at first."""
+        """Yield the log entry of each version, newest first; few of the log's files are read at first."""
         limit, done = FIRST_ENTRIES, 0
         while True:
             with delta_errors(self._uri):
@@ -346,7 +346,7 @@ class DeltaTable:
 
 
 def transactions_of(receipt: Receipt, known: Mapping[TopicPartition, Position | None]) -> list[Any]:
-    """Return the application transactions that say where the next commit begins. `known`: what the table says."""
+    """Return the application transactions that store the receipt's end positions. `known`: positions in the table."""
     from deltalake import Transaction
 
     transactions = []
@@ -381,7 +381,7 @@ def now_ms() -> int:
 
 
 def _metadata_text(metadata: Any, key: str) -> str | None:
-    """Return a receipt's or ledger's text from the metadata of a commit, which may be of another program."""
+    """Return a receipt's or ledger's text from the metadata of a commit, which may be another program's."""
     try:
         form = json.loads(metadata)
     except (TypeError, ValueError):
@@ -394,7 +394,7 @@ def _app(key: TopicPartition) -> str:
 
 
 def _numbers(topic_id: str | None) -> tuple[int, int]:
-    """Return a topic id as two numbers; zeros if it is unknown."""
+    """Return a topic id as two numbers; zeros if unknown."""
     if topic_id is None:
         return 0, 0
     data = urlsafe_b64decode(topic_id + "==")
@@ -422,7 +422,7 @@ def stats_of(file: NewFile) -> dict[str, Any]:
 
 
 def _time(time_us: int, rounding_us: int) -> str | None:
-    """Return a time in milliseconds, as statistics have it; None past the year 9999."""
+    """Return a time in milliseconds, as in statistics; None past the year 9999."""
     try:
         time = EPOCH + timedelta(milliseconds=(time_us + rounding_us) // 1000)
     except OverflowError:
@@ -439,7 +439,7 @@ def _arrow_type(field: Any) -> Any:
 
 @contextmanager
 def delta_errors(uri: str) -> Iterator[None]:
-    """Raise the library's errors as those of the pipeline."""
+    """Convert the library's errors to the pipeline's."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -450,6 +450,6 @@ def delta_errors(uri: str) -> Iterator[None]:
 
 
 def delta_uri(target: str) -> str:
-    """Return a target as deltalake takes it: a URL, or an absolute directory."""
+    """Return a target in deltalake's form: a URL, or an absolute directory."""
     target = target.removeprefix("file://")
     return target if "://" in target else str(Path(target).absolute())

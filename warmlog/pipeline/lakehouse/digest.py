@@ -1,12 +1,12 @@
-"""A digest of rows, the same whatever record batches, files and row groups they come in.
+"""A digest of rows, independent of their division into record batches, files and row groups.
 
-Each column is hashed by itself, in the order of the rows: numbers and times as 64-bit numbers, whatever their width, so
-that a column can be widened; decimals as text; text and bytes as their bytes, and their lengths with -1 for null; lists
-and maps as their lengths, and their items; structs as their fields. Nulls are hashed by their positions. What is null
-in all rows does not count, so that fields can be added; a null list counts as an empty one, because pyiceberg writes
-the latter when it rewrites a file. The digest is the hash of the columns' hashes. Rows that are missing, doubled,
-altered or in another order change it. Of errors of rows that do not fit only counts where they are: their texts are
-of libraries, and of the table's columns at that time.
+Each column is hashed separately, in the order of the rows: numbers and times as 64-bit numbers, whatever their width,
+so that a column can be widened; decimals as text; text and bytes as their bytes and their lengths, with -1 for null;
+lists and maps as their lengths and their items; structs as their fields. Nulls are hashed by their positions. Fields
+that are null in all rows are ignored, so that fields can be added. A null list counts as an empty one, because
+pyiceberg writes the latter when it rewrites a file. The digest is the hash of the columns' hashes. Rows that are
+missing, duplicated, altered or reordered change it. Of decoding errors only the positions count: their texts depend on
+the versions of libraries, and on the table's columns at that time.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN
 
 
 class RowDigest:
-    """Digest of the rows that were added. `columns`: those that count; others are ignored."""
+    """Digest of the added rows. `columns`: the columns included; others are ignored."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
         self._hashes: dict[tuple[str, str], Any] = {}  # by column, or a path in it, and part
         self._counts: dict[str, int] = {}  # of values so far, null or not
-        self._valued: set[str] = set()  # names of what is not null in all rows
+        self._valued: set[str] = set()  # names of the fields with at least one value
         self.rows = 0
 
     def add(self, batch: Any) -> None:
@@ -45,7 +45,7 @@ class RowDigest:
         if kinds.is_list(kind) or kinds.is_large_list(kind):
             lengths = compute.list_value_length(array).fill_null(0)
             self._numbers(name, "lengths", lengths, is_valued=compute.max(lengths).as_py() != 0)
-            self._add(f"{name} items", compute.list_flatten(array))  # without those of null lists
+            self._add(f"{name} items", compute.list_flatten(array))  # without the items of null lists
         elif kinds.is_struct(kind):
             self._nulls(name, array)
             for field, part in zip(kind, array.flatten(), strict=True):
@@ -58,7 +58,7 @@ class RowDigest:
             self._update(name, "bytes", _bytes_of(data))
 
     def _nulls(self, name: str, array: Any) -> None:
-        """Hash the positions of nulls, and note whether there is anything else."""
+        """Hash the positions of nulls, and note whether there is any value."""
         import numpy as np
 
         count = self._counts.get(name, 0)
@@ -92,7 +92,7 @@ class RowDigest:
         return other
 
     def hexdigest(self) -> str:
-        """Return the digest of the rows so far; empty without rows."""
+        """Return the digest of the rows so far; an empty text without rows."""
         if not self.rows:
             return ""
         whole = xxhash.xxh3_64()
@@ -130,12 +130,12 @@ def _bytes_of(array: Any) -> Any:
     import pyarrow as pa
 
     if array.null_count:
-        array = array.drop_null()  # bytes below a null are undefined
+        array = array.drop_null()  # bytes of a null are undefined
     if not len(array):
         return b""
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     if not wide and not pa.types.is_binary(array.type) and not pa.types.is_string(array.type):
-        return _bytes_of(array.cast(pa.large_binary()))  # views
+        return _bytes_of(array.cast(pa.large_binary()))  # view types
     _, offsets, data = array.buffers()
     numbers = memoryview(offsets).cast("q" if wide else "i")
     first, end = numbers[array.offset], numbers[array.offset + len(array)]

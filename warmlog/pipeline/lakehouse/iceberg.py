@@ -1,16 +1,16 @@
-"""An Iceberg table, by the library pyiceberg.
+"""An Iceberg table, through the library pyiceberg.
 
     property warmlog.orders              {"receipt": "5f0c…", "positions": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [2000, 3]}}}
     property warmlog in each summary     the receipt
 
 A position is by topic id ("" if unknown) and partition: next offset, leader epoch.
 
-Both are in the same commit as the files. The property outlives snapshots that are expired. Where it is missing, the
-receipts of the current snapshot and its ancestors say the same, as long as they are all there.
+Both are in the same commit as the files. The property outlives expired snapshots. If it is missing, the receipts of the
+current snapshot and its ancestors contain the same, as long as all of them exist.
 
-A commit requires that the table's main branch is still at the snapshot that the positions were read with. pyiceberg
-would repeat a refused commit on top of the other one (`commit.retry.num-retries`, 4 by default), and so append rows
-that the other one may have appended. This process sets that to 0 in its copy of the table's metadata only.
+A commit requires that the table's main branch is still at the snapshot from which the positions were read. pyiceberg
+would retry a refused commit on top of the other one (`commit.retry.num-retries`, 4 by default), and so append rows that
+the other one may have appended. Only in its own copy of the table's metadata, this process sets that property to 0.
 """
 
 import json
@@ -36,7 +36,7 @@ LOCAL = "file://"
 
 
 class IcebergFiles:
-    """The data directory of a table, by pyiceberg's file access, which workers get a copy of."""
+    """The data directory of a table, accessed through pyiceberg's FileIO; workers get a copy."""
 
     def __init__(self, files: Any, location: str) -> None:
         self._files = files
@@ -59,7 +59,7 @@ class IcebergFiles:
 
 
 class IcebergTable:
-    """A table of a catalog. `columns`: those to be written. `identifier`: as `db.orders`."""
+    """A table of a catalog. `columns`: the columns to write. `identifier`: such as `db.orders`."""
 
     def __init__(self, catalog: Any, identifier: str, columns: Sequence[str]) -> None:
         self._catalog = catalog
@@ -76,17 +76,17 @@ class IcebergTable:
 
     @property
     def version(self) -> int:
-        """The id of the snapshot that was read last, 0 without one."""
+        """The id of the last snapshot read, 0 without one."""
         snapshot = self._table.metadata.current_snapshot_id
         return NO_SNAPSHOT if snapshot is None else int(snapshot)
 
     @property
     def handle(self) -> Any:
-        """The library's table, at the snapshot that was read last."""
+        """The library's table at the last snapshot read."""
         return self._table
 
     def create(self) -> None:
-        """Create the table, and its namespace, unless they exist. Raises PipelineError."""
+        """Create the table and its namespace unless they exist. Raises PipelineError."""
         from warmlog.pipeline.source.arrow import arrow_schema
 
         namespace, dot, _ = self._identifier.rpartition(".")
@@ -114,7 +114,7 @@ class IcebergTable:
             self._check()
 
     def _check(self) -> None:
-        """Raise PipelineError for a table that needs more than files to be added."""
+        """Raise PipelineError for a table to which adding files is not enough."""
         if not self._table.spec().is_unpartitioned():
             raise PipelineError(f"{self._identifier} is partitioned, which is not supported")
         fields = {field.name: field for field in self._table.schema().fields}
@@ -125,7 +125,7 @@ class IcebergTable:
                 raise PipelineError(f"{self._identifier}: column {name} is required, and a topic has no such column")
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the positions of partitions that the version has. Raises PipelineError after a rollback."""
+        """Return the positions of partitions in the version. Raises PipelineError after a rollback."""
         wanted = set(keys)
         positions: dict[TopicPartition, Position] = {}
         for topic in {topic for topic, _ in wanted}:
@@ -133,7 +133,7 @@ class IcebergTable:
         return {key: position for key, position in positions.items() if key in wanted}
 
     def _topic(self, topic: str) -> dict[TopicPartition, Position]:
-        """Return the positions of a topic, by its property or else by the receipts of the snapshots."""
+        """Return the positions of a topic, from its property or else from the receipts of the snapshots."""
         text = self._table.metadata.properties.get(f"{KEY}.{topic}")
         of_topic = (commit for commit in self._ancestors() if commit is None or _names(commit, topic))
         if text is None:
@@ -144,18 +144,18 @@ class IcebergTable:
             last = f"of snapshot {newest.version}" if newest.version else "gone"
             raise PipelineError(
                 f"{self._identifier} was rolled back: its newest rows of {topic} are {last}, and its property"
-                f" {KEY}.{topic} is of a later snapshot. Remove the property to continue after the rows that are left"
+                f" {KEY}.{topic} is of a later snapshot. Remove the property to continue after the remaining rows"
             )
         return positions
 
     def _by_receipts(self, topic: str, commits: Iterator[Committed | None]) -> dict[TopicPartition, Position]:
         positions: dict[TopicPartition, Position] = {}
         for commit in commits:
-            if commit is None:  # older receipts may have been of other partitions
+            if commit is None:  # older receipts may have covered other partitions
                 if positions or self._has_rows(topic):
                     raise PipelineError(
                         f"{self._identifier} has rows of {topic}, but neither a property {KEY}.{topic} nor all of its"
-                        " snapshots: it cannot be known which offsets it has"
+                        " snapshots: its offsets cannot be determined"
                     )
                 break
             positions = {key: at for key, at in commit.receipt.positions().items() if key[0] == topic} | positions
@@ -174,7 +174,7 @@ class IcebergTable:
         return bool(scan.to_arrow().num_rows)
 
     def _ancestors(self) -> Iterator[Committed | None]:
-        """Yield the receipts of the current snapshot and its ancestors, newest first; None if the rest is expired."""
+        """Yield the receipts of the current snapshot and its ancestors, newest first; None if others have expired."""
         for commit, snapshot in self._history():
             if commit is not None or snapshot == NO_SNAPSHOT:
                 yield commit
@@ -182,7 +182,7 @@ class IcebergTable:
     def _history(self) -> Iterator[tuple[Committed | None, int]]:
         """Yield the receipt, if any, and the id of the current snapshot and its ancestors, newest first.
 
-        The last id is NO_SNAPSHOT if the rest is expired.
+        The last id is NO_SNAPSHOT if older snapshots have expired.
         """
         at = self._table.metadata.current_snapshot_id
         while at is not None:
@@ -195,10 +195,10 @@ class IcebergTable:
             yield None if text is None else Committed(version=at, receipt=parse_receipt(text, source)), at
             at = snapshot.parent_snapshot_id
             if at is None and not _is_first(snapshot):
-                yield None, NO_SNAPSHOT  # pyiceberg removes the parent's id with the parent
+                yield None, NO_SNAPSHOT  # pyiceberg removes the parent's id together with the parent
 
     def store(self) -> FileStore:
-        """Return where tasks write files to."""
+        """Return the store that tasks write files to."""
         location = f"{self._table.location().rstrip('/')}/data"
         if location.startswith(LOCAL):
             return LocalFiles(location.removeprefix(LOCAL))
@@ -276,7 +276,7 @@ class IcebergTable:
                     append.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, path))
 
     def holds(self, receipt: Receipt) -> bool:
-        """Whether the last attempt to commit this receipt is in the version that was read last."""
+        """Return whether the last attempt to commit this receipt is in the last version read."""
         for commit in self._ancestors():
             if commit is None or commit.version == self._tried_at:
                 return False
@@ -285,7 +285,7 @@ class IcebergTable:
         return False
 
     def files(self) -> list[DataFile]:
-        """Return the files of the snapshot that was read last."""
+        """Return the files of the last snapshot read."""
         fields = {field.name: field for field in self._table.schema().fields if field.name in ROW_KEYS}
         with self._errors():
             return [
@@ -301,7 +301,7 @@ class IcebergTable:
             ]
 
     def commits(self) -> Iterator[Committed]:
-        """Yield the commits with receipts that the history still has, then those of the ledger, newest first."""
+        """Yield the commits with receipts in the remaining history, then those of the ledger, newest first."""
         text = self._table.metadata.properties.get(LEDGER_KEY)
         receipts, marks = ((), {}) if text is None else parse_ledger(text, self._identifier)
         for commit, snapshot in self._history():
@@ -315,7 +315,7 @@ class IcebergTable:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise the errors of pyiceberg and of its catalogs as those of the pipeline."""
+        """Convert the errors of pyiceberg and its catalogs to the pipeline's."""
         try:
             yield
         except (PipelineError, OSError):
@@ -344,7 +344,7 @@ def open_catalog(catalog: str, warehouse: str | None, properties: Mapping[str, s
 
 
 def with_ids(field: Any, iceberg_field: Any) -> Any:
-    """Return an Arrow field, and those inside of it, with the ids of an Iceberg field."""
+    """Return an Arrow field and its nested fields with the ids of an Iceberg field."""
     import pyarrow as pa
 
     kind, inner = field.type, iceberg_field.field_type
@@ -365,9 +365,9 @@ def _arrow_type(iceberg_field: Any) -> Any:
 
 
 def _is_first(snapshot: Any) -> bool:
-    """Whether a snapshot without a parent never had one: snapshots are numbered, except in tables of version 1.
+    """Return whether a snapshot without a parent never had one, by its number.
 
-    There it is one that appended all of the rows.
+    Tables of format version 1 do not number snapshots: there, the first one has appended all rows.
     """
     if snapshot.sequence_number:
         return bool(snapshot.sequence_number == 1)

@@ -1,12 +1,12 @@
-"""The job behind `warmlog pipeline table`: batch after batch, each planned where the table's last commit ended.
+"""The job behind `warmlog pipeline table`: batch after batch, each starting where the table's last commit ended.
 
-1. The table is the only checkpoint. A batch begins at the positions of the version that its commit goes on top of.
-2. Another commit that came first makes a commit fail. If it moved none of the batch's positions (other programs append
-   and compact, too), the same files are committed on top of it; else they are deleted, and the job plans again.
+1. The table is the only checkpoint. A batch begins at the positions of the version on top of which it is committed.
+2. A commit fails if another one came first. If that one moved none of the batch's positions (other programs also append
+   and compact), the same files are committed on top of it; otherwise they are deleted, and the job plans again.
 3. If the answer to a commit is lost, its receipt in the table decides. The same receipt cannot be committed twice,
-   because both attempts need the same version below them.
-4. Files without a commit are what a killed job leaves. No reader sees them; Delta's vacuum and Iceberg's removal of
-   orphan files delete them.
+   because both attempts require the same base version.
+4. A killed job leaves files without a commit. No reader sees them; Delta's vacuum and Iceberg's removal of orphan files
+   delete them.
 """
 
 import logging
@@ -57,7 +57,7 @@ class TableSettings:
 
 
 class TableJob:
-    """Copies new records to a table, a batch at a time. `pause`: waits so many seconds before a repeated attempt."""
+    """Copies new records to a table, a batch at a time. `pause`: waits this many seconds before a repeated attempt."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TableJob:
         self._committed: set[TopicPartition] = set()
         self._progress = Progress(options, None, verb="copies")
         self._group = GroupOffsets(options, self._progress.warn)
-        self._group.is_behind = True  # the last run may have been killed between a commit and the group's
+        self._group.is_behind = True  # the last run may have been killed between a commit and the group's commit
         self._pace: Pace | None = None
         self._ends: dict[TopicPartition, int] = {}
         self.metrics = CopyMetrics()
@@ -112,7 +112,7 @@ class TableJob:
             yield receipt
 
     def run_every(self, run: Runner, wait: Callable[[], Any]) -> Iterator[Receipt]:
-        """Copy new records without end, calling `wait` when there are none, also if the broker is unavailable."""
+        """Copy new records endlessly, calling `wait` when there are none, even if the broker is unavailable."""
         while True:
             try:
                 receipt = self.step(run)
@@ -174,7 +174,7 @@ class TableJob:
         return min(self._pace.offsets, self._options.max_offsets_per_trigger or self._pace.offsets)
 
     def _load(self, extents: Sequence[Extent]) -> None:
-        """Take the table's positions. Of partitions that have not been committed, those in memory are kept."""
+        """Load the table's positions, keeping those in memory for partitions without a commit."""
         known = self._progress.positions or {}
         stored = self._table.positions({key_of(extent) for extent in extents} | known.keys())
         for topic, partition in sorted(self._committed - stored.keys()):
@@ -196,7 +196,7 @@ class TableJob:
         return run(groups, writer(rules, rules_of(self._options)), size_of_group)
 
     def _receipt(self, plan: Plan, written: Sequence[WrittenGroup], decode: DecodeRules) -> Receipt:
-        """Return the receipt of a batch: partitions with new offsets, and others whose log is another one now."""
+        """Return the receipt of a batch: partitions with new offsets, and partitions whose log was replaced."""
         before, stats = self._progress.positions or {}, added(part.stats for part in written)
         proofs: dict[TopicPartition, list[Proof]] = {}
         for key, proof in sorted(proof for part in written for proof in part.proofs):

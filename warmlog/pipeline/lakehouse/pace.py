@@ -1,16 +1,16 @@
-"""How many offsets the next commit takes, to meet targets of rows, bytes and time."""
+"""Choose the number of offsets of the next commit, to meet targets of rows, bytes and time."""
 
 from dataclasses import dataclass
 
 DEFAULT_ROWS = 10_000_000
 DEFAULT_BYTES = 1 << 30
 DEFAULT_SECONDS = 60.0
-GROWTH = 4  # from one commit to the next, at most: the last one may not have been typical
+GROWTH = 4  # maximum growth from one commit to the next: the last one may not have been typical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Targets of a commit: rows, bytes of files, seconds. A commit may exceed those of bytes and time, as estimated."""
+    """Targets of a commit: rows, bytes of files, seconds. Bytes and time are estimates, which a commit may exceed."""
 
     rows: int = DEFAULT_ROWS
     bytes: int = DEFAULT_BYTES
@@ -18,7 +18,7 @@ class Targets:
 
 
 class Pace:
-    """Chooses the size of commits from what the last one has measured.
+    """Chooses the size of commits from the measurements of the last one.
 
     `bytes_per_offset`: an estimate for the first one, 0 if there is none.
     """
@@ -31,7 +31,7 @@ class Pace:
 
     @property
     def offsets(self) -> int:
-        """Number of offsets that the next commit takes at most."""
+        """Maximum number of offsets of the next commit."""
         return max(int(self._most), 1)
 
     def measured(self, offsets: int, size: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Read the rows of a partition from the files of a table, with what statistics of files and row groups leave out."""
+"""Read the rows of a partition from the files of a table, skipping files and row groups by their statistics."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
 
 BATCH_ROWS = 1 << 14
-SMALL_BYTES = 8 << 20  # of a row group that is kept
-CACHE_BYTES = 64 << 20  # of rows that are kept
-FOOTERS = 16  # that are kept
-ROW_KEYS = ("topic", "partition", "offset")  # columns that say which record a row is
+SMALL_BYTES = 8 << 20  # bytes of a row group that is kept
+CACHE_BYTES = 64 << 20  # bytes of all rows kept
+FOOTERS = 16  # footers kept
+ROW_KEYS = ("topic", "partition", "offset")  # columns that identify the record of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Rows of a partition with these offsets (`end` excluded), and the columns to read of them."""
+    """Rows of a partition with these offsets (`end` excluded), and the columns to read."""
 
     key: TopicPartition
     first: int
@@ -28,9 +28,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file of a table. `bounds`: least and greatest values of columns, without those that are not known.
+    """A file of a table. `bounds`: least and greatest values of columns, if known.
 
-    `hides_rows`: whether a deletion vector or a delete file takes rows of it away.
+    `hides_rows`: whether a deletion vector or a delete file removes some of its rows.
     """
 
     path: str
@@ -44,7 +44,7 @@ class DataFile:
         return self.path.rpartition("/")[2]
 
     def may_hold(self, selection: Selection) -> bool:
-        """Whether the bounds allow rows of the selection."""
+        """Return whether the bounds allow rows of the selection."""
         topic, partition = selection.key
         return (
             _meet(self.bounds.get("topic"), topic, topic)
@@ -60,7 +60,7 @@ def _meet(bounds: tuple[Any, Any] | None, low: Any, high: Any) -> bool:
 class TableReader:
     """Reads rows of a table's files. Small row groups are kept in memory for the next selection, up to `CACHE_BYTES`.
 
-    A commit of a thousand partitions is one file, and each of them is another selection. Not thread-safe.
+    A commit of a thousand partitions is one file, which is read by a thousand selections. Not thread-safe.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -70,7 +70,7 @@ class TableReader:
         self._footers: OrderedDict[str, Any] = OrderedDict()
 
     def rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
-        """Yield record batches of a file's rows of the selection, in the order in which they are stored.
+        """Yield record batches of a file's rows in the selection, in stored order.
 
         Raises OSError, and pyarrow's errors for a damaged file.
         """
@@ -109,7 +109,7 @@ class TableReader:
 
 
 def _numbers(metadata: Any, file: DataFile, selection: Selection) -> list[int]:
-    """Return the numbers of the row groups that may have rows of the selection."""
+    """Return the numbers of the row groups that may have rows in the selection."""
     return [
         number
         for number in range(metadata.num_row_groups)
@@ -129,7 +129,7 @@ def _part(group: Any, file: DataFile) -> DataFile:
 
 
 def _as_written(batch: Any) -> Any:
-    """Return a batch with the types that this package writes: others write large strings and views, for example."""
+    """Return a batch with the types of this package; other programs write large strings or views, for example."""
     import pyarrow as pa
 
     schema = pa.schema([pa.field(field.name, normal(field.type)) for field in batch.schema])
@@ -137,7 +137,7 @@ def _as_written(batch: Any) -> Any:
 
 
 def _chosen(batch: Any, selection: Selection) -> Any:
-    """Return the rows of the selection: tests of fewer rows follow those that leave out most."""
+    """Return the rows in the selection; the most selective test comes first."""
     from pyarrow import compute
 
     topic, partition = selection.key

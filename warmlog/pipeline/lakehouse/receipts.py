@@ -1,4 +1,4 @@
-"""Receipts: what a commit of a table says about the offsets in it. The same text in Delta and in Iceberg.
+"""Receipts: the description of a commit's offsets, stored in the table, with the same text in Delta and Iceberg.
 
     {"id": "5f0c…", "rows": 3990, "lost": 0, "damaged": [], "files": ["warmlog-77e0….parquet"],
      "topics": {"orders": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [0, 2000, 3], "1": [0, 1990, null]}}},
@@ -6,10 +6,10 @@
      "deadLetters": {"orders": {"0": [[17, 18], [40, 42]]}},
      "proofs": {"orders": {"0": [[0, 2000, 2000, "9d2ab4804c10b581"]], "1": [[0, 1990, 1990, "7b1f…"]]}}}
 
-Offsets are by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end. Pieces say
-what was written for them, so that a table can be checked without its log: first, end, number of rows, and the digest of
-these columns of the rows. Formats say how keys and values were decoded, with a digest of the schema if that is a
-file's; there are none if nothing was decoded. Dead letters are the offsets (end excluded) of records that are in the
+Offsets are by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end. Proofs
+describe the written rows, so that a table can be checked without its log: first, end, number of rows, and the digest of
+these columns of the rows. Formats say how keys and values were decoded, with a digest of the schema if it is a file;
+they are missing if nothing was decoded. Dead letters are the offsets (end excluded) of records that were stored in the
 dead-letter topic instead. The receipt is in the same commit as the rows, so a table has either both
 or neither.
 """
@@ -24,7 +24,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
-KEY = "warmlog"  # of a receipt in the metadata of a commit
+KEY = "warmlog"  # key of a receipt in the metadata of a commit
 UNKNOWN_ID = ""
 MAX_RUNS = 100_000  # of dead letters, in a commit: 2 MB of its metadata
 
@@ -34,14 +34,14 @@ PositionsForm: TypeAlias = dict[str, dict[str, dict[str, list[Any]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Offsets of a partition that a commit covers. `end`: of them, excluded; with the topic id and the leader epoch."""
+    """Offsets of a partition covered by a commit (`end` excluded), with the topic id and the leader epoch."""
 
     first: int
     end: Position
 
 
 class Proof(NamedTuple):
-    """Offsets that were written together (`end` excluded), the number of their rows, and the digest of these."""
+    """Offsets written together (`end` excluded), with the number and the digest of their rows."""
 
     first: int
     end: int
@@ -51,10 +51,10 @@ class Proof(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What a commit says. `lost`: offsets that were gone before they were read. `damaged`: skipped batches.
+    """The receipt of a commit. `lost`: offsets deleted before they were read. `damaged`: skipped batches.
 
-    `files`: names. `proofs`: of each partition, in order; digests are of these `columns`. `formats`: of keys and
-    values. `dead_letters`: offsets of records that are in a dead-letter topic instead.
+    `files`: names of its files. `proofs`: proofs of each partition, in order, with digests of these `columns`.
+    `formats`: formats of keys and values. `dead_letters`: offsets of records stored in a dead-letter topic instead.
     """
 
     id: str
@@ -120,12 +120,12 @@ def all_runs(parts: Iterable[tuple[TopicPartition, Runs]]) -> dict[TopicPartitio
 
 
 def new_id() -> str:
-    """Return an id for a receipt, which no other has."""
+    """Return a unique id for a receipt."""
     return uuid4().hex
 
 
 def parse_receipt(text: str, source: str) -> Receipt:
-    """Parse a receipt. `source`: where it is from, for the error. Raises PipelineError."""
+    """Parse a receipt. `source`: its origin, for error messages. Raises PipelineError."""
     try:
         form = json.loads(text)
         spans = {

@@ -1,13 +1,13 @@
-"""A table as the sink of a stream of Spark, by `foreachBatch`.
+"""A table as the sink of a Spark stream, through `foreachBatch`.
 
     from warmlog.pipeline.lakehouse.stream import TableSink
     stream = spark.readStream.format("warmlog").options(path="data", topic="orders", startingOffsets="earliest").load()
     stream.writeStream.foreachBatch(TableSink("lake/orders")).option("checkpointLocation", "lake/checkpoint").start()
 
-1. Tasks write the rows of a micro-batch as files and describe them; the driver commits these as the job does.
-2. Spark repeats a micro-batch after a failure, also one that is committed. Rows below the table's positions are left
-   out then: the files are written again without them.
-3. Rows of a partition have to come in the order of their offsets, as the source reads them. A shuffle is an error.
+1. Tasks write the rows of a micro-batch as files and describe them; the driver commits the files as the job does.
+2. Spark repeats a micro-batch after a failure, even if it is committed. Rows below the table's positions are then
+   omitted: the files are written again without them.
+3. Rows of a partition must arrive in the order of their offsets, as the source reads them. A shuffle is an error.
 """
 
 import json
@@ -41,11 +41,11 @@ Proofs = dict[TopicPartition, list[Proof]]
 
 
 class TableSink:
-    """Appends micro-batches to a Delta table, or with a catalog to an Iceberg table; each row exactly once.
+    """Appends micro-batches to a Delta table, or with a catalog to an Iceberg table, each row exactly once.
 
-    `target`, `catalog`, `warehouse` and `storage` are those of `warmlog pipeline table`; so are `formats`, which has
-    names and values as `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. `brokers`: options of the
-    source that say where dead letters go, `{"bootstrap": "127.0.0.1:9091"}`. Frames need the columns topic,
+    `target`, `catalog`, `warehouse` and `storage` are as for `warmlog pipeline table`; so are `formats`, with the names
+    of the arguments of `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. `brokers`: options of the
+    source for the brokers of dead letters, `{"bootstrap": "127.0.0.1:9091"}`. Frames need the columns topic,
     partition and offset, and only columns of the data source. Raises PipelineError; when it is called, also OSError.
     """
 
@@ -71,10 +71,10 @@ class TableSink:
             self._formats.dead_letters.check()
 
     def __call__(self, frame: Any, batch_id: int) -> None:
-        """Append a frame. `batch_id` is not needed: offsets say what is in the table already."""
+        """Append a frame. `batch_id` is not used, since offsets determine which rows are already in the table."""
         unknown = [name for name in frame.columns if name not in COLUMNS]
         if unknown:
-            raise PipelineError(f"the stream has columns that are none of the source's: {', '.join(unknown)}")
+            raise PipelineError(f"the stream has columns that the source does not have: {', '.join(unknown)}")
         columns = tuple(name for name in COLUMNS if name in frame.columns)
         check_columns(columns, topics=2)
         schemas = SchemaCatalog(self._formats, columns)
@@ -115,7 +115,7 @@ class TableSink:
 
 
 def _receipt(proofs: Proofs, files: list[NewFile], positions: Mapping[TopicPartition, Position]) -> Receipt:
-    """Return the receipt of a micro-batch. Rows have neither topic id nor leader epoch: the former is kept if known."""
+    """Return the receipt of a micro-batch. Rows have no topic id and no leader epoch; a known topic id is kept."""
     spans = {}
     for key, listed in proofs.items():
         before = positions.get(key)
@@ -133,7 +133,7 @@ def _receipt(proofs: Proofs, files: list[NewFile], positions: Mapping[TopicParti
 def _written(
     frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int]
 ) -> tuple[Proofs, list[NewFile], set[SchemaKey], list[tuple[TopicPartition, Runs]]]:
-    """Write a frame's rows from the known positions on; return what was written. Raises PipelineError."""
+    """Write a frame's rows from the known positions on; return the results. Raises PipelineError."""
     from warmlog.pipeline.runner import worker_errors
 
     with worker_errors():
@@ -189,7 +189,7 @@ def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iter
 
 
 def _by_partition(batch: Any, known: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Yield the rows of each partition that are not known yet; usually there is one."""
+    """Yield the new rows of each partition; usually there is one."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -218,5 +218,5 @@ def _last(offsets: Any, before: int, key: TopicPartition) -> int:
 
 def _shuffled(topic: str, partition: int) -> PipelineError:
     return PipelineError(
-        f"rows of {topic}-{partition} are not in the order of their offsets, or twice: write the stream as it is read"
+        f"rows of {topic}-{partition} are out of order or duplicated: write the stream in the order in which it is read"
     )

@@ -1,8 +1,8 @@
-"""What the job needs of a table, whichever its format.
+"""The interface of a table, independent of its format.
 
 Invariants:
 1. A commit adds rows, their receipt and the new positions in one step, and only on top of the version that `positions`
-   was read from. A commit that came in between makes it fail with ConflictError, whoever made it.
+   was read from. Any other commit in between makes it fail with ConflictError.
 2. `holds` finds the receipt of a commit whose answer was lost.
 """
 
@@ -19,7 +19,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 
 class ConflictError(PipelineError):
-    """Another commit came first; nothing of this one is in the table."""
+    """Another commit came first; this one is not in the table."""
 
 
 class OutcomeUnknownError(PipelineError):
@@ -43,16 +43,16 @@ class Table(Protocol):
 
     @property
     def version(self) -> int:
-        """The version that was read last: Delta's version, or Iceberg's snapshot id."""
+        """The last version read: Delta's version, or Iceberg's snapshot id."""
 
     def refresh(self) -> None:
         """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the positions that the version has for these partitions, without those it knows nothing of."""
+        """Return the version's positions of these partitions, except unknown ones."""
 
     def store(self) -> FileStore:
-        """Return where tasks write files to."""
+        """Return the store that tasks write files to."""
 
     def schema(self) -> Any:
         """Return the Arrow schema of files, with Iceberg's field ids if the table has them."""
@@ -76,10 +76,10 @@ class Table(Protocol):
         """Append files. Raises ConflictError, OutcomeUnknownError."""
 
     def holds(self, receipt: Receipt) -> bool:
-        """Whether the last attempt to commit this receipt is in the version that was read last."""
+        """Return whether the last attempt to commit this receipt is in the last version read."""
 
     def files(self) -> list[DataFile]:
-        """Return the files of the version that was read last."""
+        """Return the files of the last version read."""
 
     def commits(self) -> Iterator[Committed]:
-        """Yield the commits with receipts that the table's history still has, newest first."""
+        """Yield the commits with receipts in the table's remaining history, newest first."""

@@ -1,4 +1,4 @@
-"""Open the table that a command names."""
+"""Open the table named by a command."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,10 +17,11 @@ def open_table(
 ) -> DeltaTable | IcebergTable:
     """Return the Delta table at a directory or URL, or with a catalog the Iceberg table of this name.
 
-    Neither is read yet. `storage`: options of the object store, or properties of the catalog. Raises PipelineError.
+    The table is not read yet. `storage`: options of the object store, or properties of the catalog. Raises
+    PipelineError.
     """
     if catalog is None:
         if warehouse is not None:
-            raise PipelineError("a warehouse is for an Iceberg catalog, and none was named")
+            raise PipelineError("a warehouse needs an Iceberg catalog")
         return DeltaTable(delta_uri(target), columns, storage or {})
     return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns)

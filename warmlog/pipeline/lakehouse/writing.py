@@ -1,6 +1,6 @@
 """Write the records of splits as Parquet files of a table: one task of the job. No commit mentions them yet.
 
-1. Files have names that no other task uses, and are complete, on local disks flushed, before their task returns them.
+1. Files have names that no other task uses, and are complete (and flushed, on local disks) before their task returns.
 2. Memory is bounded by a row group and one Arrow batch; a file that has reached its target size is followed by another.
 3. Small splits share a file, so that a commit of a thousand partitions does not add a thousand files.
 """
@@ -26,18 +26,18 @@ from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.partitions import TopicPartition
 
 DEFAULT_FILE_BYTES = 128 << 20
-BOUNDED = ("topic", "partition", "offset", "timestamp")  # columns whose least and greatest values are kept of each file
+BOUNDED = ("topic", "partition", "offset", "timestamp")  # columns whose bounds are recorded for each file
 
-PREFIX = "warmlog-"  # of the names of files
+PREFIX = "warmlog-"  # prefix of file names
 
 Group = tuple[AnySplit, ...]
 
 
 class FileStore(Protocol):
-    """Where the files of a table are; workers get a copy."""
+    """The storage of a table's files; workers get a copy."""
 
     def open(self, path: str) -> Any:
-        """Return a file of the table, as the table names it, open for reading. Raises OSError."""
+        """Open a file of the table, named as in the table, for reading. Raises OSError."""
 
     def create(self, name: str) -> Any:
         """Return a binary file open for writing. Raises OSError."""
@@ -51,7 +51,7 @@ class FileStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """A directory."""
+    """Files in a local directory."""
 
     directory: str
 
@@ -79,7 +79,7 @@ class LocalFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRules:
-    """Rules for writing files. `schema`: of Arrow, with Iceberg's field ids if the table has them."""
+    """Rules for writing files. `schema`: Arrow's, with Iceberg's field ids if the table has them."""
 
     store: FileStore
     decode: DecodeRules
@@ -90,7 +90,7 @@ class WriteRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A file that is not in the table yet. `bounds`: least and greatest value of columns in it, times in us."""
+    """A file that is not in the table yet. `bounds`: least and greatest values of its columns, times in us."""
 
     name: str
     size: int
@@ -100,10 +100,10 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenGroup:
-    """Result of a task. `proofs`: those of the receipt, by partition.
+    """Result of a task. `proofs`: proofs for the receipt, by partition.
 
-    `unknown`: schemas of keys and values that the rules lack, and without which the files are of no use. `dead`:
-    offsets of records that became dead letters.
+    `unknown`: schemas of keys and values that the rules lack; without them the files are useless. `dead`: offsets of
+    records that became dead letters.
     """
 
     proofs: tuple[tuple[TopicPartition, Proof], ...]
@@ -191,7 +191,7 @@ def _write_split(
 
 
 def writer(rules: WriteRules, read_rules: ReadRules) -> partial[WrittenGroup]:
-    """Return `write_group` bound to its rules, to be sent to workers."""
+    """Return `write_group` bound to its rules, for sending to workers."""
     return partial(write_group, rules, read_rules)
 
 
@@ -210,12 +210,12 @@ def groups_of(splits: Sequence[AnySplit], parallelism: int, file_bytes: int) -> 
 
 
 def size_of_group(group: Group) -> int:
-    """Return how many bytes a group reads."""
+    """Return the number of bytes a group reads."""
     return sum(map(size_of_split, group))
 
 
 class FileSequence:
-    """The files of one task, one after the other; a context manager. `complete`: those that are finished."""
+    """The files of one task, one after the other; a context manager. `complete`: the finished files."""
 
     def __init__(self, rules: WriteRules) -> None:
         self._rules = rules
@@ -252,7 +252,7 @@ class FileSequence:
 
 
 class _File:
-    """The file that is being written, and the bounds of its columns."""
+    """The file being written, and the bounds of its columns."""
 
     def __init__(self, rules: WriteRules, name: str) -> None:
         self._name = name
@@ -294,7 +294,7 @@ class _File:
 
 
 def _plain(column: Any) -> Any:
-    """Return times as microseconds: Python's own end with the year 9999."""
+    """Return times as microseconds, since Python's own times end with the year 9999."""
     import pyarrow as pa
 
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

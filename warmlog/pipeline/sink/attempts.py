@@ -1,18 +1,18 @@
 """The producer identity that all attempts at a task share, and the records stored under it.
 
-Batch headers carry the producer id and epoch, so an attempt can find what earlier ones have stored. The broker reports
-how many records there are (`describe_producer`: sequences of an epoch count from 0) and the offset of the last one;
-they are read backwards from there, in steps that double, until the batch with sequence 0 is found.
+Batch headers carry the producer id and epoch, so an attempt can find the records of earlier ones. The broker reports
+their number (`describe_producer`: sequences of an epoch count from 0) and the offset of the last one; they are read
+backwards from there, in doubling steps, until the batch with sequence 0 is found.
 
 Invariants:
 1. All attempts at a task have the same identity. Batch job: the write id, the number of the write, and the frame's
    partition. Stream: the query id (from its checkpoint), the micro-batch, and the frame's partition.
 2. The micro-batch is the epoch: the broker refuses writers of an earlier micro-batch once the next one writes, and
    keeps one state per task of a query instead of one per micro-batch.
-3. A stored record matches one row. Which one is decided by content (topic, key, value, headers; partition and time
-   where the row gives them), not by order, because rows may arrive in another order than before. Rows that differ only
-   in a partition or time that one of them does not give may be confused.
-4. Memory use is a fingerprint (about 150 bytes) for each record that earlier attempts have stored.
+3. A stored record matches one row. Rows are matched by content (topic, key, value, headers; partition and time if the
+   row has them), not by order, because rows may arrive in another order than before. Rows that differ only in a
+   partition or time that one of them does not specify may be confused.
+4. Memory use is a fingerprint (about 150 bytes) for each record stored by earlier attempts.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ from warmlog.protocol.records.reader import Record, decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP
 
 FETCH_BYTES = 4 << 20
-FIRST_ID = 1 << 62  # brokers assign ids below it (`broker.log.producers.state`)
+FIRST_ID = 1 << 62  # brokers assign ids below this (`broker.log.producers.state`)
 EPOCHS = 1 << 15  # an epoch is a non-negative int16; later micro-batches take the next id
 
 
@@ -78,7 +78,7 @@ def fingerprint(topic: str, key: bytes | None, value: bytes | None, headers: Hea
 
 
 def producer_positions(cluster: ClusterConnection, identity: Identity, topic: str) -> list[ProducerPosition]:
-    """Return what the leaders of a topic's partitions know of a producer. Raises PipelineError."""
+    """Return the state of a producer from the leaders of a topic's partitions. Raises PipelineError."""
     partitions = cluster.call(lambda client: client.topic(topic, auto_create=False)).partitions
 
     def request(some: Sequence[TopicPartition]) -> DescribeProducerRequest:
@@ -98,7 +98,7 @@ def producer_positions(cluster: ClusterConnection, identity: Identity, topic: st
 
 
 class StoredRecords:
-    """Stored records, each to be matched by one row. `left`: number not matched yet; `gone`: deleted from the log."""
+    """Stored records, each to be matched by one row. `left`: number unmatched; `gone`: number deleted from the log."""
 
     def __init__(self) -> None:
         self._records: dict[bytes, list[tuple[int, int | None]]] = defaultdict(list)
@@ -106,7 +106,7 @@ class StoredRecords:
         self.gone = 0
 
     def add(self, topic: str, partition: int, header: BatchHeader, record: Record) -> None:
-        """Add a record. Its time counts only if the producer set it."""
+        """Add a record. Its time is used only if the producer set it."""
         time = None if header.append_time_ms is not None else record.timestamp
         self._records[fingerprint(topic, record.key, record.value, record.headers)].append((partition, time))
         self.left += 1
@@ -119,7 +119,7 @@ class StoredRecords:
         partition: int | None,
         time: int | None,
     ) -> bool:
-        """Match a row (key, value, headers) with a stored record; False if there is none. None matches anything."""
+        """Match a row (key, value, headers) with a stored record; False if there is none. None matches any value."""
         mark = fingerprint(topic, *row)
         stored = self._records.get(mark, ())
         for at, (stored_partition, stored_time) in enumerate(stored):
@@ -131,7 +131,7 @@ class StoredRecords:
 
 
 class StoredReader:
-    """Reads back what was stored under an identity."""
+    """Reads back the records stored under an identity."""
 
     def __init__(self, cluster: ClusterConnection, identity: Identity) -> None:
         self._cluster = cluster
@@ -174,5 +174,5 @@ class StoredReader:
 
 
 def _has_first_batch(records: Sequence[tuple[BatchHeader, Record]], start: int) -> bool:
-    """Whether the epoch's first batch was read in full (compaction may have removed records of it, or of others)."""
+    """Return whether the epoch's first batch was read in full (compaction may have removed records)."""
     return bool(records) and records[0][0].base_sequence == 0 and records[0][0].base_offset >= start

@@ -1,10 +1,10 @@
-"""Decisions of a driver to commit a write: which transactions, as a note in the group of the query.
+"""Decisions of a driver to commit the transactions of a write, stored as notes in the group of the query.
 
-The metadata of the note are the number of further notes, and transactions and positions as compressed JSON:
+The metadata of the note is the number of further notes, and transactions and positions as compressed JSON:
 
     {"transactions": [[task, producer id, producer epoch, rows], ...], "topics": {topic: {partition: first offset}}}
 
-What exceeds the metadata of one note is in the groups `-names-1` and so on, written before the decision.
+Text that exceeds the metadata of one note is in the groups `-names-1` and so on, written before the decision.
 """
 
 import json
@@ -24,7 +24,7 @@ FirstOffsets: TypeAlias = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """The transaction of a task, to be ended. `first_offsets`: of its records in each partition."""
+    """The open transaction of a task. `first_offsets`: first offset of its records in each partition."""
 
     task: int
     producer_id: int
@@ -35,9 +35,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The last write that was decided. `first_offsets`: before which partitions have no records of it.
+    """The last decided write. `first_offsets`: offset in each partition before which it has no records.
 
-    `transactions`: None if an earlier version of warmlog has decided, which did not name them.
+    `transactions`: None if an earlier version of warmlog decided, which did not name them.
     """
 
     number: int = NO_OFFSET
@@ -47,7 +47,7 @@ class Decision:
 
 
 def decided_number(cluster: ClusterConnection, group: str) -> int:
-    """Return the number of the last write that was decided in a group. Raises PipelineError."""
+    """Return the number of the last write decided in a group. Raises PipelineError."""
     return last_note(cluster, group).number
 
 
@@ -70,7 +70,7 @@ def read_decision(cluster: ClusterConnection, group: str, *, is_stable: bool = F
 def write_decision(
     cluster: ClusterConnection, group: str, number: int, transactions: Sequence[OpenTransaction]
 ) -> None:
-    """Note that the transactions of a write are to be committed. Raises PipelineError."""
+    """Store the decision to commit the transactions of a write. Raises PipelineError."""
     names, topic_partition = _encode(transactions), next(iter(transactions[0].first_offsets))
     first, *more = (names[at : at + METADATA_BYTES] for at in range(0, len(names), METADATA_BYTES))
     for at, text in enumerate(more, start=1):
@@ -81,7 +81,7 @@ def write_decision(
 
 
 def nothing_left(decision: Decision) -> Note:
-    """Return the note that follows a decision when all of its rows are committed."""
+    """Return the note that replaces a decision when all of its rows are committed."""
     return Note(number=decision.number, topic_partition=decision.topic_partition, metadata=f"0;{_encode(())}")
 
 

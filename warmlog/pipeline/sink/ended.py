@@ -1,4 +1,4 @@
-"""A transaction that ended while it was written: how a broker says so, and what to say."""
+"""Errors of brokers and messages for a transaction that ended while it was written."""
 
 from warmlog.protocol.errors import ErrorCode
 

@@ -16,7 +16,7 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.partitions import TopicPartition
 
-METADATA_BYTES = 4000  # of one committed offset; offset.metadata.max.bytes is 4096 unless it was changed
+METADATA_BYTES = 4000  # metadata bytes of one committed offset; offset.metadata.max.bytes is 4096 by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

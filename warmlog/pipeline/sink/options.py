@@ -1,4 +1,4 @@
-"""The options of a write: what they mean, their defaults, and their table."""
+"""The options of a write: their meaning, their defaults, and the table of their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from warmlog.protocol.records.layout import Codec
 
 OnChangedRows: TypeAlias = Literal["fail", "send"]
 
-DEFAULT_BATCH_BYTES = 256 << 10  # as the client's: a quarter of message.max.bytes, and larger is not faster
+DEFAULT_BATCH_BYTES = 256 << 10  # as in the client: a quarter of message.max.bytes; larger is not faster
 DEFAULT_BUFFER_BYTES = 16 << 20
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000  # Kafka's delivery.timeout.ms
-DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000  # what brokers allow (transaction.max.timeout.ms): a job may take long
+DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000  # the brokers' limit (transaction.max.timeout.ms), since a job may take long
 
 # Name to the form of its value, for errors.
 WRITE_TABLE = {

@@ -1,8 +1,8 @@
-"""Write the rows of transactions again that were decided to be committed, and aborted all the same: from the log.
+"""Copy the rows of transactions that were aborted although their commit was decided, from the log.
 
-A transaction ends by its timeout if the driver was killed between the decision and its commit and stays away for too
-long. Its records are in the log still, unseen by readers of committed records. They are copied in a transaction of
-their own, which also replaces the decision. So they are committed once, however often this is tried.
+A transaction times out if the driver was killed between the decision and the commit and is not restarted soon enough.
+Its records are still in the log, invisible to readers of committed records. They are copied in a separate transaction,
+which also replaces the decision. So they are committed once, however often this is tried.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ BUFFER_BYTES = 16 << 20
 def copy_lost(
     cluster: ClusterConnection, identity: Identity, group: str, decision: Decision, lost: Sequence[OpenTransaction]
 ) -> None:
-    """Write the rows of the lost transactions under an identity, and the note that nothing is left of the decision.
+    """Write the rows of the lost transactions under an identity, and the note that completes the decision.
 
     The caller commits. Raises PipelineError, also if the log has not all of them.
     """

@@ -1,9 +1,9 @@
-"""Find out whether a write is repeated with fewer tasks than an earlier attempt had, after all tasks have written.
+"""Detect, after all tasks have written, that an earlier attempt at a write had more tasks.
 
-A task leaves out what earlier attempts at it have stored, and fails at its end if they have stored something else, as
-where the write has more tasks now. Of those that it has no more, nobody looks at what they have stored, and other tasks
-have stored these rows again. So the driver looks for them: once in each run of a query, for its first micro-batch with
-rows, and in each job under a `writeId`.
+A task skips records stored by earlier attempts at it, and fails at its end if they have stored other records, as
+happens if the write now has more tasks. If it has fewer, the records of the former tasks are not checked by any task,
+and other tasks have stored these rows again. So the driver checks for them: once in each run of a query, for its first
+micro-batch with rows, and in each job with a `writeId`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from warmlog.pipeline.sink.attempts import Identity, producer_positions
 from warmlog.pipeline.sink.notes import Note, last_note, write_note
 
 GROUP = "warmlog-sink-run"
-EMPTY_TASKS = 256  # so many tasks in a row without anything stored are the end
+EMPTY_TASKS = 256  # consecutive tasks without stored records after which the search ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What the driver learns of a task outside transactions. `run`: of the query, None for a job.
+    """The report of a task outside transactions to the driver. `run`: the query's run, None for a job.
 
-    `topics`: that the task has written to.
+    `topics`: topics that the task has written to.
     """
 
     name: str
@@ -33,14 +33,14 @@ class Attempt:
 
     @property
     def group(self) -> str:
-        """The group of the note which run of the query was the last to complete a micro-batch."""
+        """The group of the note that names the last run of the query to complete a micro-batch."""
         return f"{GROUP}-{self.name}"
 
 
 def check_tasks(cluster: ClusterConnection, attempts: Sequence[Attempt], identity: Callable[[int], Identity]) -> None:
     """Raise PipelineError if tasks beyond these have stored rows of the same write.
 
-    `identity`: of a task by its number.
+    `identity`: returns the identity of a task by number.
     """
     topics = sorted({topic for attempt in attempts for topic in attempt.topics})
     if not topics:
@@ -62,7 +62,7 @@ def check_tasks(cluster: ClusterConnection, attempts: Sequence[Attempt], identit
 def _more_tasks(
     cluster: ClusterConnection, tasks: int, topics: Sequence[str], identity: Callable[[int], Identity]
 ) -> list[int]:
-    """Return the numbers of further tasks that have stored something."""
+    """Return the numbers of further tasks with stored records."""
     extra: list[int] = []
     for task in count(tasks):
         if task - max([tasks, *extra[-1:]]) > EMPTY_TASKS:

@@ -1,9 +1,9 @@
-"""Check the columns of a frame to be written, and convert its rows to lists.
+"""Check the columns of a frame to write, and convert its rows to lists.
 
 The schema is that of Spark's Kafka sink, with headers, partition and timestamp.
 
 1. A missing, misspelt or wrongly typed column is reported before the first task begins. Other columns are ignored, as
-   in Spark's sink: a frame that was read has offsets, and a query adds columns of its own.
+   in Spark's sink: a frame read from a topic has offsets, and a query adds its own columns.
 2. An invalid value is reported, with its column, before any row of the same Arrow batch is sent.
 
 Source: org.apache.spark.sql.kafka010.KafkaWriter.validateQuery.
@@ -34,13 +34,13 @@ COLUMN_TYPES: dict[str, tuple[str, str]] = {
     "partition": (r"int", "int"),
     "timestamp": (r"timestamp", "timestamp"),
 }
-MICROSECONDS = 1000  # in a millisecond
-ROWS_AT_A_TIME = 10_000  # converted together: as many as Spark puts into an Arrow batch
+MICROSECONDS = 1000  # microseconds in a millisecond
+ROWS_AT_A_TIME = 10_000  # rows converted together, as many as in Spark's Arrow batches
 # Upper bounds in bytes: of a record without its key, value and headers, and of a header without its key and value.
 RECORD_OVERHEAD = 40
 HEADER_OVERHEAD = 10
 SIMILAR = 0.8  # a column whose name is this similar to an absent one (keys, Header) counts as misspelt
-READ_ONLY = frozenset({"offset", "timestamptype"})  # columns of a frame that was read, which cannot be written
+READ_ONLY = frozenset({"offset", "timestamptype"})  # columns of a frame read from a topic, which cannot be written
 
 
 class Rows(NamedTuple):
@@ -159,7 +159,7 @@ def row_size_bound(key: bytes | None, value: bytes | None, headers: Headers) -> 
 
 
 def rows_of_spark(rows: Iterable[Any], names: Sequence[str], *, with_headers: bool = True) -> Iterator[Rows]:
-    """Convert Spark's rows, `ROWS_AT_A_TIME` at a time. `names`: of their columns. Raises PipelineError."""
+    """Convert Spark's rows, `ROWS_AT_A_TIME` at a time. `names`: names of their columns. Raises PipelineError."""
     columns = {name.lower(): at for at, name in enumerate(names)}
     if not with_headers:
         columns.pop("headers", None)

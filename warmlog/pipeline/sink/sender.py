@@ -2,14 +2,14 @@
 
     send -> collected into a request for a leader -> in flight -> settled
                                                        |  the connection is lost, or the error is transient
-                                                       +-> one batch at a time, in order, to the leader of then
+                                                       +-> one batch at a time, in order, to the current leader
 
 Invariants:
 1. At most MAX_IN_FLIGHT requests for each leader, and half of `buffer_bytes` in all, are unanswered, or one request.
-2. At most one batch of a partition is unanswered. So when one is stored, all before it were known to be stored when it
-   was sent, and its sequence proves that no other attempt has written under this identity since the partition was
-   looked up. (Of two in flight, the second could be accepted after the first was rejected, if another attempt filled
-   the gap.)
+2. At most one batch of a partition is unanswered. So when a batch is stored, all batches before it were known to be
+   stored when it was sent, and its sequence proves that no other attempt has written under this identity since the
+   partition was looked up. (With two in flight, the second could be accepted after the first was rejected, if another
+   attempt filled the gap.)
 3. If the broker reports a batch as a duplicate that was sent only once, another attempt has sent it, and this attempt
    fails. If it was sent twice, the stored records are compared.
 """
@@ -41,7 +41,7 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 @dataclass(slots=True, kw_only=True)
 class SinkBatch:
-    """A batch of one partition as it is sent. `resent`: an earlier try may have stored it."""
+    """A batch of one partition as sent. `resent`: an earlier try may have stored it."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class SinkBatch:
 
 @dataclass(slots=True)
 class SentTally:
-    """Totals of what was stored. `bytes`: of batches as sent. `retries`: batches that were sent again."""
+    """Totals of stored records. `bytes`: bytes of batches as sent. `retries`: batches sent again."""
 
     rows: int = 0
     bytes: int = 0
@@ -73,7 +73,7 @@ class SentTally:
 
 @dataclass(slots=True, kw_only=True)
 class _Collected:
-    """Batches for one leader that are not sent yet, by topic and partition."""
+    """Unsent batches for one leader, by topic and partition."""
 
     batches: dict[TopicPartition, SinkBatch] = field(default_factory=dict)
     size: int = 0
@@ -81,7 +81,7 @@ class _Collected:
 
 @dataclass(slots=True, kw_only=True)
 class _InFlight:
-    """A request that is not answered."""
+    """An unanswered request."""
 
     leader: Connection
     batches: list[SinkBatch]
@@ -90,7 +90,7 @@ class _InFlight:
 
 
 class BatchSender:
-    """Sends batches; `flush` at the end. Not thread-safe. `tally` counts what is stored."""
+    """Sends batches; `flush` at the end. Not thread-safe. `tally` counts stored records."""
 
     def __init__(self, cluster: ClusterConnection, identity: Identity, codec: Codec, buffer_bytes: int) -> None:
         self._cluster = cluster
@@ -103,7 +103,7 @@ class BatchSender:
         self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._unanswered: set[TopicPartition] = set()
-        self.first_offsets: dict[TopicPartition, int] = {}  # of what was stored in each partition
+        self.first_offsets: dict[TopicPartition, int] = {}  # first stored offset of each partition
         self.tally = SentTally()
 
     def send(self, batch: SinkBatch) -> None:
@@ -125,7 +125,7 @@ class BatchSender:
         self._collected_for[batch.key] = leader
 
     def flush(self) -> None:
-        """Return when everything sent is stored. Raises PipelineError."""
+        """Wait until all sent batches are stored. Raises PipelineError."""
         while self._collected:
             self._post(next(iter(self._collected)))
         while self._in_flight:
@@ -134,7 +134,7 @@ class BatchSender:
     # -- in flight --
 
     def _post(self, leader: Connection) -> None:
-        """Send what is collected for a leader as one request."""
+        """Send the collected batches of a leader as one request."""
         collected = self._collected.pop(leader)
         keys, batches = collected.batches.keys(), list(collected.batches.values())
         for key in keys:
@@ -220,7 +220,7 @@ class BatchSender:
             self._retry.wait(_unavailable(_reply_error(batch, outcome)))
 
     def _may_be_stored(self, batch: SinkBatch) -> None:
-        """Note that a try has failed in a way that leaves open whether the batch is stored, and who leads now."""
+        """Record that a try failed without revealing whether the batch was stored and which broker leads now."""
         batch.resent = True
         self._cluster.forget_leaders(batch.topic)
 
@@ -269,7 +269,7 @@ class BatchSender:
         self.tally.batches += 1
 
     def _is_ours(self, batch: SinkBatch, offset: int) -> bool:
-        """Whether the records stored at an offset are those of the batch (the broker may have set timestamps)."""
+        """Return whether the records stored at an offset are the batch's (the broker may have set timestamps)."""
         reader = StoredReader(self._cluster, self._identity)
         stored = reader.records_at(batch.topic, batch.partition, offset, batch.count)
         sent = records_in(batch.encoded, check_crc=False)

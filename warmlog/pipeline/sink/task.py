@@ -1,12 +1,12 @@
 """Build batches from the rows of one task: choose the partition of each row, and close batches that are full.
 
 Invariants:
-1. A row that names a partition goes there; a row with a key goes where Kafka's Java client puts that key; others rotate
-   through the partitions in runs of SPREAD_ROWS, beginning with one that depends on the task and its micro-batch. So
-   attempts that send the same rows send them to the same partitions with the same sequences.
+1. A row with a partition is sent there; a row with a key is sent to the partition that Kafka's Java client chooses for
+   the key; others rotate through the partitions in runs of SPREAD_ROWS, beginning with one that depends on the task and
+   its micro-batch. So attempts with the same rows send them to the same partitions with the same sequences.
 2. No batch is larger than `batch_bytes`, uncompressed, unless it is a single record; open batches together take at most
    half of `buffer_bytes` plus one Arrow batch.
-3. Sequences are consecutive in each partition, and continue after those that the broker has stored.
+3. Sequences are consecutive in each partition, and continue after the stored ones.
 """
 
 import time
@@ -32,14 +32,14 @@ from warmlog.protocol.records.codec import rows_by_partition
 
 MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions
-SLICES = 8  # of a batch: records are added this fraction of a batch at a time
+SLICES = 8  # per batch: records are added one slice at a time
 
-Record: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # as the builder takes it
+Record: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # in the builder's form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """Result of a task. `stored_before`: rows that earlier attempts had stored. `bytes`: of batches as sent."""
+    """Result of a task. `stored_before`: rows stored by earlier attempts. `bytes`: bytes of batches as sent."""
 
     rows: int = 0
     bytes: int = 0
@@ -73,7 +73,7 @@ class _Target:
         self._first = first
 
     def of_partition(self, partition: int) -> _OpenBatch:
-        """Return the batch of the partition that a row names. Raises PipelineError."""
+        """Return the batch of the partition named by a row. Raises PipelineError."""
         if not 0 <= partition < len(self.open):
             last = len(self.open) - 1
             raise PipelineError(f"column partition: topic {self.name} has partitions 0 to {last}, not {partition}")
@@ -87,7 +87,7 @@ class _Target:
 
 
 class TaskWriter:
-    """Writes the rows of one task; `finish` at the end. Not thread-safe. `now_ms`: the time of rows without one."""
+    """Writes the rows of one task; `finish` at the end. Not thread-safe. `now_ms`: clock for rows without a time."""
 
     def __init__(
         self, options: WriteOptions, identity: Identity, cluster: ClusterConnection, *, now_ms: Callable[[], int]
@@ -115,7 +115,7 @@ class TaskWriter:
         self._bound_open()
 
     def finish(self) -> TaskReport:
-        """Send the rest, and wait until everything is stored. Raises PipelineError."""
+        """Send the rest, and wait until all batches are stored. Raises PipelineError."""
         self._close_all()
         self._sender.flush()
         for target in self._targets.values():
@@ -131,18 +131,18 @@ class TaskWriter:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that rows were to be written to."""
+        """The topics of the rows."""
         return tuple(self._targets)
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """The first offset of what was stored in each partition."""
+        """The first stored offset in each partition."""
         return self._sender.first_offsets
 
     # -- partitions of rows --
 
     def _add_to(self, target: _Target, records: list[Record], largest: int, *, keyed: bool) -> None:
-        """Add records of one topic that name no partition. `keyed`: whether any may have a key."""
+        """Add records of one topic without partitions. `keyed`: whether any may have a key."""
         if not keyed:
             self._spread(target, records, largest)
             return
@@ -152,7 +152,7 @@ class TaskWriter:
         self._spread(target, spread, largest)
 
     def _add_each(self, rows: Rows, records: list[Record]) -> None:
-        """Add records that may name a topic or partition, or may be stored already."""
+        """Add records that may name a topic or partition, or may already be stored."""
         chosen: dict[int, tuple[_OpenBatch, list[Record]]] = {}
         for at, record in enumerate(records):
             target = self._target(self._topic_of(rows, at))
@@ -205,7 +205,7 @@ class TaskWriter:
         batch.builder.extend(some)
 
     def _is_full(self, batch: _OpenBatch, some: list[Record], largest: int) -> bool:
-        """Whether the batch might be too large with these records, by their size bounds."""
+        """Return whether the batch might be too large with these records, by their size bounds."""
         builder = batch.builder
         if not builder.count:
             return False
@@ -257,7 +257,7 @@ class TaskWriter:
     def _look_up(self, name: str) -> _Target:
         partitions = self._partition_count(name)
         first = self._identity.producer_id + self._identity.producer_epoch
-        if self._identity.transactional_id is not None:  # its epoch is new, so nothing is stored under it
+        if self._identity.transactional_id is not None:  # its epoch is new, so no records are stored under it
             batches = [_OpenBatch(name, partition, 0) for partition in range(partitions)]
             return _Target(name, batches, StoredRecords(), first)
         positions = producer_positions(self._cluster, self._identity, name)
@@ -269,7 +269,7 @@ class TaskWriter:
         return _Target(name, batches, stored, first)
 
     def _partition_count(self, name: str) -> int:
-        """Return the number of partitions; create the topic if it is missing and that is allowed.
+        """Return the number of partitions; create a missing topic if allowed.
 
         Raises PipelineError.
         """
@@ -302,7 +302,7 @@ class TaskWriter:
 
 
 def write_task(options: WriteOptions, identity: Identity, rows: Iterable[Rows]) -> tuple[TaskReport, tuple[str, ...]]:
-    """Write the rows of one task; return when all are stored, with the topics written to. Raises PipelineError."""
+    """Write the rows of one task, and wait until they are stored; return the topics too. Raises PipelineError."""
     with open_cluster(options) as cluster:
         report, writer = _written(options, identity, cluster, rows)
         return report, writer.topics
@@ -313,7 +313,7 @@ def write_in_transaction(
 ) -> tuple[TaskReport, CompleteTask]:
     """Write the rows of one task in a transaction, and leave it open.
 
-    Raises PipelineError, and aborts the transaction then, as with any other exception.
+    Raises PipelineError. Any exception aborts the transaction.
     """
     with open_cluster(options) as cluster:
         transaction = TaskTransaction(cluster, write, task, options.transaction_timeout_ms)
@@ -335,7 +335,7 @@ def write_in_transaction(
 
 
 def open_cluster(options: WriteOptions) -> ClusterConnection:
-    """Return the cluster that a write goes to; it connects with its first request."""
+    """Return the target cluster of a write; it connects with its first request."""
     retry = Retry(options.delivery_timeout_ms / 1000, setting="deliveryTimeoutMs")
     return ClusterConnection(options.brokers, retry, max_reply_bytes=FETCH_BYTES)
 

@@ -1,16 +1,16 @@
-"""Transactions of a write: its rows become visible when the driver has committed it.
+"""Transactions of a write, whose rows become visible when the driver has committed it.
 
-    task     abort what an earlier attempt left open -> write rows
-    driver   note the decision -> commit the transaction of every task -> abort what earlier runs left open
+    task     abort the open transaction of an earlier attempt -> write rows
+    driver   store the decision -> commit the transaction of every task -> abort open transactions of earlier runs
 
 Invariants:
 1. Each task of a query (or `writeId`) has a transactional id. An attempt at a task fences earlier ones.
 2. A write is decided once all of its tasks are complete. From then on its tasks write nothing, however many there are
-   when it is repeated: the driver commits the transactions that the decision names, and no others.
-3. The rows of a transaction that the decision names, and that was aborted, are copied from the log (`repair`).
+   in a repetition: the driver commits exactly the transactions named in the decision.
+3. If a transaction named in the decision was aborted, its rows are copied from the log (`repair`).
 4. After a commit no transaction of the query is open.
-5. A task of a job that has failed writes nothing, even if Spark lets it run on: the driver first notes the failure,
-   then fences all tasks that have begun; a task looks for the note after it has begun. The note is a transactional id.
+5. A task of a failed job writes nothing, even if Spark lets it continue: the driver first records the failure, then
+   fences all tasks that have begun; a task checks for the record after it has begun. The record is a transactional id.
 """
 
 import logging
@@ -62,8 +62,8 @@ COMMITTED_STATES = frozenset({TransactionState.PREPARE_COMMIT.label, Transaction
 class Write:
     """One write: the number of a micro-batch of a query, or of a batch of a `writeId`.
 
-    `is_repeatable`: whether it may be run again later under the same name and number. `run`: differs from run to run;
-    None if the driver does not know of failures.
+    `is_repeatable`: whether it may be repeated later under the same name and number. `run`: unique for each run; None
+    if the driver does not record failures.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Write:
 
     @property
     def group(self) -> str:
-        """The group whose offset says which write was decided last."""
+        """The group whose committed offset is the number of the last decided write."""
         return f"{PREFIX}-{self.name}"
 
     def transactional_id(self, task: int) -> str:
@@ -85,20 +85,20 @@ class Write:
 
     @property
     def repair_id(self) -> str:
-        """The transactional id under which rows are copied whose transactions were aborted after the decision."""
+        """The transactional id for copying rows of transactions that were aborted after the decision."""
         return f"{self.group}-repair"
 
     @property
     def failure_id(self) -> str | None:
-        """The transactional id that exists if this run has failed; nothing is written under it."""
+        """The transactional id that exists if this run has failed; no records are written under it."""
         return None if self.run is None else f"{PREFIX}-failed-{self.run}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteTask:
-    """What the driver learns from a task. `transaction`: None if nothing was written.
+    """The report of a task to the driver. `transaction`: None if nothing was written.
 
-    `is_decided`: an earlier run has decided on the write already, so the task has written nothing.
+    `is_decided`: an earlier run has already decided the write, so the task has written nothing.
     """
 
     write: Write
@@ -122,7 +122,7 @@ class TaskTransaction:
         return self.write.transactional_id(self.task)
 
     def is_decided(self) -> bool:
-        """Whether the driver has decided to commit the write; PipelineError if it has decided on a later one."""
+        """Return whether the driver has decided to commit the write. Raises PipelineError if it decided a later one."""
         last = decided_number(self.cluster, self.write.group)
         if last > self.write.number:
             raise PipelineError(
@@ -131,17 +131,17 @@ class TaskTransaction:
         return last == self.write.number
 
     def hasten(self) -> None:
-        """Commit what was decided in an earlier run before the driver does, since it may be about to time out."""
+        """Commit transactions decided in an earlier run before the driver does, since they may be about to time out."""
         commit_named(
             self.cluster, self.write, _named(self.cluster, self.write, read_decision(self.cluster, self.write.group))
         )
 
     def begin(self) -> Identity:
-        """Abort what an earlier attempt has left open; return the identity to write under.
+        """Abort the open transaction of an earlier attempt; return the identity to write under.
 
-        PipelineError also if the driver has noted meanwhile that the write has failed.
+        Also raises PipelineError if the driver has meanwhile recorded that the write failed.
         """
-        self._check_not_failed()  # also before an attempt of a later run is fenced
+        self._check_not_failed()  # checked also before an attempt of a later run is fenced
         try:
             self._identity = _begin(self.cluster, self.transactional_id, self.timeout_ms)
         except PipelineError as error:
@@ -169,7 +169,7 @@ class TaskTransaction:
         )
 
     def abandon(self) -> None:
-        """Abort what was written, if anything was."""
+        """Abort the transaction if anything was written."""
         if self._identity is not None:
             identity, self._identity = self._identity, None
             end(self.cluster, identity, commits=False)
@@ -180,9 +180,9 @@ class TaskTransaction:
 
 
 def commit(cluster: ClusterConnection, tasks: Sequence[CompleteTask], timeout_ms: int) -> None:
-    """Commit a write, all of whose tasks are complete. Raises PipelineError.
+    """Commit a write whose tasks are all complete. Raises PipelineError.
 
-    `timeout_ms`: of a transaction that is needed if others were aborted.
+    `timeout_ms`: timeout of the transaction needed if others were aborted.
     """
     write, transactions = tasks[0].write, [task.transaction for task in tasks if task.transaction is not None]
     if not write.is_repeatable:
@@ -199,17 +199,17 @@ def commit(cluster: ClusterConnection, tasks: Sequence[CompleteTask], timeout_ms
 
 
 def _decide(cluster: ClusterConnection, write: Write, transactions: Sequence[OpenTransaction]) -> None:
-    """Note that the transactions are to be committed. Raises PipelineError if one of them is no longer open."""
+    """Store the decision to commit the transactions. Raises PipelineError if one of them is no longer open."""
     for transaction, described in zip(transactions, _described(cluster, write, transactions), strict=True):
         if not _is_open(transaction, described):
             if decided_number(cluster, write.group) == write.number:
-                return  # by this call already, whose reply was lost
+                return  # already decided by this call, whose reply was lost
             raise PipelineError(f"{described.transactional_id}: {ENDED}; {WRITTEN_AGAIN}")
     write_decision(cluster, write.group, write.number, transactions)
 
 
 def _finish(cluster: ClusterConnection, write: Write, timeout_ms: int) -> Sequence[OpenTransaction]:
-    """Commit what was decided; return all transactions that the decision names. Raises PipelineError."""
+    """Commit the decided transactions; return all transactions named in the decision. Raises PipelineError."""
     decision = read_decision(cluster, write.group)
     if decision.number != write.number:
         raise PipelineError(f"{write}: another run has decided on write {decision.number} meanwhile")
@@ -220,9 +220,9 @@ def _finish(cluster: ClusterConnection, write: Write, timeout_ms: int) -> Sequen
 
 
 def _repair(cluster: ClusterConnection, write: Write, timeout_ms: int) -> None:
-    """Commit the rows of transactions that were decided and aborted, from the log. Raises PipelineError."""
+    """Copy rows of transactions that were decided but aborted from the log, and commit them. Raises PipelineError."""
     identity = _begin(cluster, write.repair_id, timeout_ms)
-    decision = read_decision(cluster, write.group, is_stable=True)  # a repair that was killed may have replaced it
+    decision = read_decision(cluster, write.group, is_stable=True)  # a killed repair may have replaced it
     lost = commit_named(cluster, write, _named(cluster, write, decision))
     if not lost:
         return
@@ -237,10 +237,12 @@ def _repair(cluster: ClusterConnection, write: Write, timeout_ms: int) -> None:
 
 
 def _named(cluster: ClusterConnection, write: Write, decision: Decision) -> Sequence[OpenTransaction]:
-    """Return the transactions that a decision names. Raises PipelineError."""
+    """Return the transactions named in a decision. Raises PipelineError."""
     if decision.transactions is None:
         if _open_ids(cluster, write):
-            raise PipelineError(f"{write} was decided by an earlier version of warmlog: continue it once with that one")
+            raise PipelineError(
+                f"{write} was decided by an earlier version of warmlog: run it once more with that version"
+            )
         return ()
     return decision.transactions
 
@@ -257,7 +259,7 @@ def commit_named(cluster: ClusterConnection, write: Write, named: Sequence[OpenT
 
 
 def _is_open(transaction: OpenTransaction, described: DescribedTransaction) -> bool:
-    """Whether the state of a transactional id is that of this very transaction, and it is open."""
+    """Return whether the state of a transactional id belongs to this very transaction, and it is open."""
     identity = transaction.producer_id, transaction.producer_epoch
     return (
         described.state == TransactionState.ONGOING.label
@@ -266,7 +268,7 @@ def _is_open(transaction: OpenTransaction, described: DescribedTransaction) -> b
 
 
 def _abort_others(cluster: ClusterConnection, write: Write, named: Sequence[OpenTransaction]) -> None:
-    """Abort what earlier runs have left open under other ids than these. Raises PipelineError."""
+    """Abort open transactions of earlier runs under ids other than these. Raises PipelineError."""
     for transactional_id in _open_ids(cluster, write) - {write.transactional_id(each.task) for each in named}:
         _begin(cluster, transactional_id)
 
@@ -284,13 +286,13 @@ def _list(cluster: ClusterConnection, write: Write, *states: str) -> list[str]:
 
 
 def abort(cluster: ClusterConnection, write: Write) -> None:
-    """Abort the open transactions of a write that has failed, unless it is decided. Raises PipelineError.
+    """Abort the open transactions of a failed write, unless it is decided. Raises PipelineError.
 
-    Tasks that Spark has killed may still run: those that have begun are found by their ids and fenced, later ones find
-    the note of the failure.
+    Tasks that Spark has killed may still run: tasks that have begun are found by their ids and fenced, later ones find
+    the record of the failure.
     """
     if write.is_repeatable and decided_number(cluster, write.group) >= write.number:
-        return  # they are committed when it is repeated
+        return  # they are committed when the write is repeated
     if write.failure_id is not None:
         _begin(cluster, write.failure_id)
     for transactional_id in _list(cluster, write):
@@ -298,7 +300,7 @@ def abort(cluster: ClusterConnection, write: Write) -> None:
 
 
 def _begin(cluster: ClusterConnection, transactional_id: str, timeout_ms: int | None = None) -> Identity:
-    """Abort what is open under an id, fence its producer, and return the next identity to write under."""
+    """Abort the open transaction of an id, fence its producer, and return the next identity to write under."""
     request = InitProducerIdRequest(transactional_id=transactional_id)
     if timeout_ms is not None:
         request = replace(request, transaction_timeout_ms=timeout_ms)
@@ -324,7 +326,7 @@ def identity_of(write: Write, transaction: OpenTransaction) -> Identity:
 
 
 def end(cluster: ClusterConnection, identity: Identity, *, commits: bool) -> None:
-    """Commit or abort a transaction. Raises PipelineError, also if it has ended otherwise."""
+    """Commit or abort a transaction. Raises PipelineError, also if it has already ended in another way."""
     assert identity.transactional_id is not None, "it writes in a transaction"
     request = EndTxnRequest(
         transactional_id=identity.transactional_id,

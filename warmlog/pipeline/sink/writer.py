@@ -1,7 +1,7 @@
-"""Writers that Spark calls, for batch jobs and for streams.
+"""The writers called by Spark, for batch jobs and for streams.
 
 `write` runs in workers, once per task; `commit` and `abort` in a process beside the driver. Records are visible as soon
-as the broker has stored them; with `transactional=true`, to readers of committed records, after `commit`.
+as the broker has stored them; with `transactional=true`, readers of committed records see them after `commit`.
 
 Source: pyspark.sql.datasource (SPARK-44076); org.apache.spark.sql.execution.streaming.MicroBatchExecution, which passes
 the query and the micro-batch to tasks as local properties.
@@ -40,14 +40,14 @@ _ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-RUN_ID = "spark.jobGroup.id"  # of a query
+RUN_ID = "spark.jobGroup.id"  # the run id of a query
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """The report of a task to the driver, and what it has to know of a task in a transaction, or of another one."""
+    """The report of a task to the driver, with its transaction, or with its attempt outside transactions."""
 
     report: TaskReport
     complete: CompleteTask | None = None
@@ -55,7 +55,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceWriter:
-    """Return the writer of a batch job. Raises PipelineError if schema or mode are not valid for a topic."""
+    """Return the writer of a batch job. Raises PipelineError if schema or mode are invalid for a topic."""
     if overwrite:
         raise PipelineError('topics can only be appended to: mode("append")')
     check_columns(_typed(schema), topic=options.topic)
@@ -63,7 +63,7 @@ def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) 
 
 
 def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> DataSourceStreamWriter:
-    """Return the writer of a stream. Raises PipelineError if schema or mode are not valid for a topic."""
+    """Return the writer of a stream. Raises PipelineError if schema or mode are invalid for a topic."""
     if overwrite:
         raise PipelineError('topics can only be appended to: outputMode("append")')
     if options.write_id is not None:
@@ -77,7 +77,7 @@ def _typed(schema: StructType) -> list[tuple[str, str]]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a frame once. `write_id`, with `write_batch` if given: what attempts at it have in common."""
+    """Writes a frame once. `write_id`, and `write_batch` if given, identify attempts at the same write."""
 
     def __init__(self, options: WriteOptions, write_id: str) -> None:
         self._options = options
@@ -109,7 +109,7 @@ class BatchWriter(DataSourceArrowWriter):
         report(self._options, messages, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report a job after a task has failed for good; without transactions, records that were written stay."""
+        """Report a job after a task has finally failed; without transactions, written records stay."""
         if self._options.transactional:
             abort_tasks(self._options, self._write)
         report(self._options, messages, "failed")
@@ -119,8 +119,8 @@ def _check_partitions_are_fixed(context: TaskContext) -> None:
     """Raise PipelineError if adaptive query execution is on.
 
     It may coalesce or split shuffle partitions by their measured sizes, differently in each run. Then a task of the
-    second run has other rows than the first run's task of that number, and stores rows again that others have stored. A
-    task cannot see how many tasks there are or whether its input was shuffled, so it must be off in any case.
+    second run has other rows than the first run's task of that number, and stores rows again that other tasks have
+    stored. A task cannot see the number of tasks or whether its input was shuffled, so the setting must always be off.
     """
     if context.getLocalProperty(ADAPTIVE) != "false":
         raise PipelineError(
@@ -132,7 +132,7 @@ def _check_partitions_are_fixed(context: TaskContext) -> None:
 def _check_stream_partitions_are_fixed(context: TaskContext) -> None:
     """Raise PipelineError if adaptive execution of stateless streams is on, as for batch jobs.
 
-    Tasks see only what was set explicitly, and cannot see whether the query is stateless.
+    Tasks see only explicit settings, and cannot see whether the query is stateless.
     """
     if has_adaptive_streams() and "false" not in map(context.getLocalProperty, (ADAPTIVE, ADAPTIVE_STREAMS)):
         raise PipelineError(
@@ -173,8 +173,8 @@ class _Stream:
         report(self._options, messages, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report a micro-batch after a task has failed for good; it runs again when the query is restarted."""
-        for task in _complete(messages)[:1]:  # without any, the write is not known here
+        """Report a micro-batch after a task has finally failed; it runs again when the query is restarted."""
+        for task in _complete(messages)[:1]:  # without any message, the write is unknown here
             abort_tasks(self._options, task.write)
         report(self._options, messages, "failed", batchId)
 
@@ -218,7 +218,7 @@ def commit_tasks(options: WriteOptions, messages: Sequence[WriterCommitMessage |
 def check_attempts(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], identity: Callable[[int], Identity]
 ) -> None:
-    """Raise PipelineError if an earlier attempt had more tasks, whose rows are stored twice now."""
+    """Raise PipelineError if an earlier attempt had more tasks, whose rows are now stored twice."""
     attempts = _attempts(messages)
     if attempts and options.on_changed_rows == "fail":
         with open_cluster(options) as cluster:
@@ -231,7 +231,7 @@ def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
 
 
 def abort_tasks(options: WriteOptions, write: Write) -> None:
-    """Abort the transactions of all tasks. What fails is left to the broker's timeout."""
+    """Abort the transactions of all tasks. If that fails, the broker's timeout ends them."""
     try:
         with open_cluster(options) as cluster:
             abort(cluster, write)
@@ -247,7 +247,7 @@ def _complete(messages: Sequence[WriterCommitMessage | None]) -> list[CompleteTa
 def report(
     options: WriteOptions, messages: Sequence[WriterCommitMessage | None], outcome: str, batch_id: int | None = None
 ) -> None:
-    """Log what was written, and append it as a line of JSON to the file of the option `report`."""
+    """Log the totals, and append them as a line of JSON to the file of the option `report`."""
     done = [message.report for message in messages if isinstance(message, TaskMessage)]
     summary: dict[str, Any] = {"outcome": outcome, "topic": options.topic, "tasks": len(done)}
     for field in fields(TaskReport):

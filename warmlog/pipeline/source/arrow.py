@@ -15,7 +15,7 @@ from warmlog.protocol.records.arrow.columns import BytesColumn, Columns, HeaderC
 from warmlog.protocol.records.batch import BatchHeader
 from warmlog.protocol.records.reader import uncompressed_records
 
-# Larger chunks do not fit the processor's cache: 30 M records/s up to 4 MiB, 14 M at 8 MiB.
+# Larger chunks exceed the processor's cache: 30 M records/s up to 4 MiB, 14 M at 8 MiB.
 CHUNK_BYTES = 2 << 20
 CHUNK_RECORDS = 1 << 16
 
@@ -92,7 +92,7 @@ class ArrowDecoder:
     def _constant(self, name: str, count: int) -> pa.Array:
         made = self._repeated.get(name)
         if made is None or len(made) < count:
-            # The first chunk is the only one of a small split: nothing larger shall stay in memory with it.
+            # The first chunk is the only one of a small split, so it must not keep larger buffers in memory.
             size = count if made is None else max(count, CHUNK_RECORDS)
             made = pa.repeat(pa.scalar(self._constants[name], TYPES[name]), size)
             self._repeated[name] = made

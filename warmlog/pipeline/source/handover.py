@@ -3,9 +3,9 @@
 Invariants:
 1. A partition's hand-over offset is where its directory ended when the query began, and does not change during the
    query: offsets below it are read from the directory, others from the broker. Offsets are the same in both, so no
-   record is read twice or left out, wherever a query is restarted.
-2. The broker decides how far to read. Records that the directory lacks are read from the broker, even if only a worker
-   notices: its directory is not mounted, or retention removed a segment.
+   record is read twice or skipped, wherever a query is restarted.
+2. The broker's log end determines how far to read. Records that the directory lacks are read from the broker, even if
+   only a worker notices: its directory is not mounted, or retention removed a segment.
 3. A directory of another topic of the same name (by its topic id) is rejected.
 """
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class HandoverInput:
-    """Partitions of a broker whose directory is read first. `offsets`: of the hand-over, None before the query."""
+    """Partitions of a broker whose directory is read first. `offsets`: the hand-over offsets, None before the query."""
 
     def __init__(self, options: ReadOptions, *, patient: bool = False) -> None:
         """`options` name a directory and a broker. `patient`: see `BrokerInput`."""
@@ -59,7 +59,7 @@ class HandoverInput:
 
     def _splits(self, topic_ids: TopicIds, ranges: Ranges) -> list[AnySplit]:
         if self.offsets is not None and all(wanted.start >= self.offsets.get(key, 0) for key, wanted in ranges.items()):
-            return self._remote(ranges, topic_ids)  # everything is handed over, and the directory no longer needed
+            return self._remote(ranges, topic_ids)  # all is handed over, and the directory no longer needed
         for _ in range(TRIES):
             with suppress(SegmentGoneError):
                 return self._both(topic_ids, ranges)

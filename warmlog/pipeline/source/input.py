@@ -1,9 +1,9 @@
 """Plan and read a directory, a broker, or both, through the same interface.
 
 Invariants:
-1. An extent is valid only during the call that it is passed to: it may belong to a connection, or to a directory whose
+1. An extent is valid only during the call it is passed to: it may belong to a connection, or to a directory whose
    segments a broker is about to replace.
-2. If a broker's compaction or retention invalidates a plan while it is made, planning starts again.
+2. If a broker's compaction or retention invalidates a plan during planning, planning starts over.
 """
 
 import logging
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 class Input(Protocol):
-    """Partitions to be read. Methods raise PipelineError, InspectError, OSError.
+    """Partitions to read. Methods raise PipelineError, InspectError, OSError.
 
-    `lenient`: leave out named topics that do not exist, instead of raising PipelineError.
+    `lenient`: omit named topics that do not exist instead of raising PipelineError.
     """
 
     def with_extents(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> T:
-        """Call a function with the extents of the partitions to be read; return its result."""
+        """Call a function with the extents of the partitions to read; return its result."""
 
     def plan(self, choose: Choice, *, lenient: bool = False) -> Plan:
         """Return splits of the offsets that `choose` returns."""
@@ -57,7 +57,7 @@ class Input(Protocol):
 def choose_input(options: ReadOptions, *, patient: bool = False) -> Input:
     """Return the input of a batch job: the directory if there is one, else the broker.
 
-    `patient`: whether to wait for a broker also when connecting.
+    `patient`: whether to wait for a broker even when connecting.
     """
     if options.path is not None:
         return DirectoryInput(options)
@@ -161,7 +161,7 @@ def read_batches(split: AnySplit, rules: ReadRules, handler: BatchHandler) -> tu
 
 
 class Readers:
-    """Reads splits one after the other, those of a cluster over the same connections; a context manager."""
+    """Reads splits one after the other; splits of a cluster share connections. A context manager."""
 
     def __init__(self, rules: ReadRules) -> None:
         self._rules = rules

@@ -3,13 +3,14 @@
     {"orders": {"topicId": "AAAAAAAAAAAAAAAAAAAABw",
                 "partitions": {"0": {"offset": 1200, "leaderEpoch": 3}, "1": {"offset": 994, "leaderEpoch": 3}}}}
     {"orders": {"0": 1200, "1": 994}}                       as written by version 0.1, still read
-    {"orders": {..., "start": {"topicId": ..., "partitions": ...}}}    where a query's first micro-batch begins
+    {"orders": {..., "start": {"topicId": ..., "partitions": ...}}}    start of a query's first micro-batch
 
 The topic id distinguishes a topic from a deleted one of the same name. No record before the offset has a higher leader
 epoch than this: if one has now, the log was truncated and written again (KIP-320).
 
-Spark's checkpoint has the end of each micro-batch, and begins one at the end of the one before. For the first it asks
-the source again after a restart, when "earliest" or "latest" may be elsewhere: its end therefore holds its start, too.
+Spark's checkpoint has the end of each micro-batch, and each begins at the end of the previous one. For the first one
+Spark queries the source again after a restart, when "earliest" or "latest" may have moved: so its end also holds its
+start.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +71,7 @@ def is_recreated(extent: Extent, position: Position) -> bool:
 def _rewritten_from(extent: Extent, position: Position, end: int) -> int | None:
     """Return the first offset before the position that has a later leader epoch; None if there is none.
 
-    Epochs increase with offsets, so a bisection finds it. A position whose last record is gone (compacted) is trusted.
+    Epochs increase with offsets, so a bisection finds it. A position whose last record was compacted away is trusted.
     """
     epoch, last = position.leader_epoch, min(position.offset, end) - 1
     newest = extent.epoch_before(end)
@@ -105,7 +106,7 @@ def positions_of(form: OffsetsForm) -> dict[TopicPartition, Position]:
 
 
 def start_of(form: OffsetsForm) -> OffsetsForm | None:
-    """Return where the micro-batch that ends here begins; None unless it is a query's first."""
+    """Return the start of the micro-batch that ends here; None unless it is a query's first."""
     starts = {topic: listed["start"] for topic, listed in form.items() if "start" in listed}
     return starts or None
 

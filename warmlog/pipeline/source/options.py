@@ -1,6 +1,6 @@
 """The options of a read: their meaning, their defaults, and the table of their values.
 
-Names and JSON are those of Spark's Kafka connector where it has the option.
+Names and JSON are those of Spark's Kafka connector, if it has the option.
 Source: org.apache.spark.sql.kafka010.KafkaSourceProvider.
 """
 
@@ -23,17 +23,17 @@ from warmlog.pipeline.options import (
     word,
 )
 
-EARLIEST = -2  # as offsets in JSON
+EARLIEST = -2  # numbers for these words in JSON offsets
 LATEST = -1
-# A pattern does not match them, as in Kafka's consumers.
+# Internal topics, which patterns do not match, as in Kafka's consumers.
 INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "__warmlog_audit"}
 )
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-# The default of spark.sql.files.maxPartitionBytes: large beside the cost of starting a task.
+# The default of spark.sql.files.maxPartitionBytes: large compared with the cost of starting a task.
 DEFAULT_SPLIT_BYTES = 128 << 20
 
-DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000  # as the connector's
+DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000  # as in the connector
 
 PartitionNumbers: TypeAlias = Mapping[str, Mapping[int, int]]
 OnCorrupt: TypeAlias = Literal["fail", "skip", "stop"]
@@ -63,7 +63,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The begin or end of a read: one number for all partitions (EARLIEST, LATEST or a time in ms), or one for each.
+    """The start or end of a read: one number for all partitions (EARLIEST, LATEST or a time in ms), or one for each.
 
     `by_time`: the numbers are times.
     """
@@ -77,7 +77,7 @@ class Bound:
 class ReadOptions:
     """The options of a read; `docs/pipeline/source.md` describes each.
 
-    `min_split_offsets` is set by jobs: minimum size of a split behind a broker.
+    `min_split_offsets` is set by jobs: minimum size of a split read from a broker.
     """
 
     topics: Topics

@@ -9,13 +9,13 @@ from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Extent, Range
 from warmlog.protocol.partitions import TopicPartition
 
-RECORD_BYTES = 100  # of a record behind a broker, which reports no sizes
+RECORD_BYTES = 100  # assumed bytes of a record in a broker, which reports no sizes
 TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSplit:
-    """Offsets of a partition that one task reads; `end_offset` is excluded. `brokers`: where it is read."""
+    """Offsets of a partition that one task reads; `end_offset` is excluded. `brokers`: the brokers to read from."""
 
     brokers: Brokers
     topic: str
@@ -32,7 +32,7 @@ Choice: TypeAlias = Callable[[list[Extent]], dict[TopicPartition, Range]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Splits, the offsets that they cover in each partition, and how many bytes they skip thanks to the indexes."""
+    """Splits, the offsets they cover in each partition, and the bytes they skip thanks to the indexes."""
 
     splits: list[AnySplit]
     ranges: dict[TopicPartition, Range]
@@ -40,12 +40,12 @@ class Plan:
 
 
 def size_of_split(split: AnySplit) -> int:
-    """Return how many bytes a split reads, a guess if it reads from a broker."""
+    """Return the number of bytes a split reads; an estimate if it reads from a broker."""
     return split.size if isinstance(split, Split) else (split.end_offset - split.first_offset) * RECORD_BYTES
 
 
 def end_offset_of(split: AnySplit) -> int:
-    """Return the end of a split's offsets, excluded."""
+    """Return the end of a split's offsets (exclusive)."""
     return split.pieces[-1].end_offset if isinstance(split, Split) else split.end_offset
 
 

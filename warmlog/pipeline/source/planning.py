@@ -1,8 +1,8 @@
-"""Plan splits of directories, about equal in bytes; a split is what one task reads.
+"""Plan splits of directories, about equal in bytes; one task reads one split.
 
 Invariants:
-1. Splits begin where a batch begins, taken from the offset index and confirmed by the batch's header. Where there is no
-   such entry, a split is larger.
+1. Splits begin at batches that are taken from the offset index and confirmed by their headers. Without such an entry, a
+   split is larger.
 2. The offsets of a partition's splits are disjoint, and together cover the requested range. Positions are those of
    planning time; a reader that finds a replaced file uses the offsets.
 """
@@ -28,7 +28,7 @@ REST_SHARE = 0.25  # a remainder smaller than this share of a split is added to 
 class Piece:
     """Part of a segment: its batches between two positions, its records between two offsets (ends excluded).
 
-    `identity`: of the file that the positions refer to.
+    `identity`: identity of the file that the positions refer to.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Piece:
 class Split:
     """Consecutive pieces of one partition for one task, which skips batches of `aborted` transactions.
 
-    `brokers`: have the records that the directory lacks; None without a broker.
+    `brokers`: brokers with the records that the directory lacks; None without a broker.
     """
 
     topic: str
@@ -151,7 +151,7 @@ def _cut(partition: StoredPartition, pieces: Sequence[Piece], share: int) -> Ite
         left -= piece.size
         entries: OffsetEntries | None = None
         while rest.size > left_bytes + share * REST_SHARE:
-            if entries is None:  # up to 2 MiB for a full segment, so read once however often it is cut
+            if entries is None:  # up to 2 MiB for a full segment, so read only once for all cuts
                 entries = OffsetEntries(piece.path, bases[piece.path])
             halves = _cut_piece(rest, entries, bases[piece.path], rest.position + max(left_bytes, 1))
             if halves is None:

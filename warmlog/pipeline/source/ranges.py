@@ -29,20 +29,20 @@ class Extent(Protocol):
 
     @property
     def topic_id(self) -> str | None:
-        """The topic id in URL-safe base64; None if it is unknown."""
+        """The topic id in URL-safe base64; None if unknown."""
 
     @property
     def start_offset(self) -> int:
         """The log start offset."""
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return a leader epoch that no record before an offset exceeds; None if it is unknown."""
+        """Return an upper bound of the leader epochs of records before an offset; None if unknown."""
 
     def batch_at(self, offset: int) -> BatchHeader | None:
         """Return the header of the first batch that ends after an offset; None if there is no readable one."""
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:
-        """Return the end of the readable offsets, excluded."""
+        """Return the end of the readable offsets (exclusive)."""
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record at or past a time; None if all are earlier."""
@@ -76,18 +76,18 @@ def resolve(partition: Extent, options: ReadOptions) -> Range:
 
 
 def _are_comparable_now(partition: Extent, options: ReadOptions) -> bool:
-    """Whether one bound is a time and the other an offset; bounds of the same kind were compared as options."""
+    """Return whether one bound is a time and the other an offset; bounds of the same kind were compared as options."""
     offset = options.start if options.end.by_time else options.end
     return options.start.by_time != options.end.by_time and _bound_of(partition, offset) not in {EARLIEST, LATEST}
 
 
 def last_of(partition: Extent, options: ReadOptions) -> int:
-    """Return the end of the offsets that the options allow to read, excluded."""
+    """Return the end of the offsets that the options allow to read (exclusive)."""
     return partition.end_offset(flushed_only=options.flushed_only, committed_only=options.committed_only)
 
 
 def check_named(partitions: Iterable[Extent], options: ReadOptions) -> None:
-    """Raise PipelineError unless bounds per partition name exactly the partitions to be read."""
+    """Raise PipelineError unless bounds per partition name exactly the partitions to read."""
     existing: dict[str, set[int]] = {}
     for partition in partitions:
         existing.setdefault(partition.topic, set()).add(partition.partition)
@@ -99,7 +99,7 @@ def check_named(partitions: Iterable[Extent], options: ReadOptions) -> None:
 def _check_same(name: str, each: Mapping[str, Mapping[int, int]], existing: Mapping[str, set[int]]) -> None:
     given = {topic: set(numbers) for topic, numbers in each.items()}
     if given != existing:
-        raise PipelineError(f"{name} names {_listed(given)}, but the partitions to be read are {_listed(existing)}")
+        raise PipelineError(f"{name} names {_listed(given)}, but the partitions to read are {_listed(existing)}")
 
 
 def _listed(partitions: Mapping[str, set[int]]) -> str:
@@ -178,9 +178,9 @@ def cuts(wanted: Range, count: int, options: ReadOptions) -> list[int]:
 
 
 def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartition, int]:
-    """Return where a micro-batch of at most `most` offsets ends.
+    """Return the ends of a micro-batch of at most `most` offsets.
 
-    Each partition gets its share of what is available, so that all are read to their ends at the same time, but at
+    Each partition gets its share of the available offsets, so that all are read to their ends at the same time, but at
     least one offset, so that none waits for the others. If `most` is too small for that, partitions take turns.
     """
     behind = {key: end - start[key] for key, end in ends.items() if end > start[key]}
@@ -192,7 +192,7 @@ def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartit
         shares = dict.fromkeys((keys + keys)[first : first + most], 1)
     else:
         shares = {key: max(size * most // total, 1) for key, size in behind.items()}
-        rest = most - sum(shares.values())  # negative where shares were raised to one
+        rest = most - sum(shares.values())  # negative if shares were raised to one
         for key in sorted(shares, key=lambda key: shares[key], reverse=True):
             change = max(1 - shares[key], min(rest, behind[key] - shares[key]))
             shares[key] += change
@@ -202,7 +202,7 @@ def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartit
 
 @dataclass(slots=True)
 class Bounds:
-    """Limits from pushed filters: offsets and timestamps (ms), both ends included, and partitions."""
+    """Limits from pushed filters: offsets and timestamps (ms), bounds inclusive, and partitions."""
 
     first_offset: int = MIN_INT64
     last_offset: int = MAX_INT64
@@ -211,7 +211,7 @@ class Bounds:
     partitions: frozenset[int] | None = None
 
     def narrow(self, column: str, first: int | None, last: int | None) -> None:
-        """Restrict a column to a range, both ends included. `column`: offset, or timestamp in microseconds."""
+        """Restrict a column to a range, bounds inclusive. `column`: offset, or timestamp in microseconds."""
         if column == "offset":
             self.first_offset = max(self.first_offset, MIN_INT64 if first is None else first)
             self.last_offset = min(self.last_offset, MAX_INT64 if last is None else last)
@@ -226,7 +226,8 @@ class Bounds:
     def applied(self, partition: Extent, wanted: Range) -> Range:
         """Return the part of a range that may pass the filters.
 
-        A lower bound in time becomes an offset, because all records before that are earlier. An upper bound does not.
+        A lower bound in time becomes an offset, since all records before that offset are earlier. An upper bound does
+        not.
         """
         start = max(wanted.start, self.first_offset)
         if self.first_ms > 0:

@@ -1,4 +1,4 @@
-"""Read a split of a directory: pass on its batches as stored, and skip unwanted ones by their headers.
+"""Read a split of a directory: pass on stored batches, and skip unwanted ones by their headers.
 
 Invariants:
 1. A batch that a handler rejects (wrong CRC, invalid records, invalid compressed data) counts as damaged.
@@ -26,7 +26,7 @@ from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 _log = logging.getLogger(__name__)
 
-TRIES = 5  # to open a segment that was just listed
+TRIES = 5  # attempts to open a segment that was just listed
 
 # Called with the file, the position of a batch in it, its header, and which of its records are wanted. Raises
 # ProtocolError if the batch is damaged.
@@ -37,9 +37,9 @@ BatchHandler = Callable[[memoryview, int, BatchHeader, Wanted], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRules:
-    """Options for reading a split: which timestamps (ms, both ends included), and how to handle damage and loss.
+    """Options for reading a split: timestamps (ms, bounds inclusive), and the handling of damage and loss.
 
-    `committed_only`: for splits behind a broker; a split of a directory lists aborted transactions.
+    `committed_only`: for splits read from a broker; a split of a directory lists aborted transactions.
     """
 
     on_corrupt: OnCorrupt = "fail"
@@ -63,7 +63,7 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts of reading a split. `lost_offsets`: deleted before they were read."""
+    """Counts of reading a split. `lost_offsets`: offsets deleted before they were read."""
 
     batches: int = 0
     bytes: int = 0
@@ -111,7 +111,7 @@ def checked(handler: BatchHandler) -> Handler:
 class SplitReader:
     """Reads one split. Each step of `run` has passed one batch to the handler; `reached` is the next offset.
 
-    `window_bytes`: how much is read at a time.
+    `window_bytes`: bytes read at a time.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class SplitReader:
             file = LogFile(piece.path, window_bytes=min(self._window_bytes, max(piece.size, 1)))
         except FileNotFoundError:
             file = None
-        if self._is_recreated(piece):  # after the file was opened, which then is the old topic's or unlinked
+        if self._is_recreated(piece):  # checked after opening: the open file belongs to the old topic or is unlinked
             if file is not None:
                 file.close()
             return
@@ -161,7 +161,7 @@ class SplitReader:
             yield from self._read_piece(other, tries=tries - 1)
 
     def _relocated(self, piece: Piece) -> list[Piece]:
-        """Locate the piece's records in the present segments."""
+        """Locate the piece's records in the current segments."""
         segments = listed_segments(self._split.directory)
         first_kept = segments[0].base_offset if segments else piece.end_offset
         if first_kept > piece.first_offset:
@@ -176,7 +176,7 @@ class SplitReader:
         return relocated
 
     def _is_recreated(self, piece: Piece) -> bool:
-        """Check whether the directory belongs to another topic now; report that as loss."""
+        """Check whether the directory now belongs to another topic; report that as loss."""
         was = self._split.topic_id
         is_now = stored_topic_id(self._split.directory) if was is not None else None
         if is_now in {None, was}:
@@ -206,7 +206,7 @@ class SplitReader:
             if passed:
                 yield
             if header.next_offset >= piece.end_offset:
-                return  # batches after it were appended since, and may be incomplete
+                return  # later batches were appended since, and may be incomplete
 
     def _pass_on(self, file: LogFile, position: int, header: BatchHeader, piece: Piece) -> bool:
         rules = self._rules

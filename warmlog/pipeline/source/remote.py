@@ -1,6 +1,6 @@
 """Partitions of a cluster: their offsets, and splits of them.
 
-A partition's splits are equal in offsets, because a broker does not report how many bytes lie between two offsets.
+A partition's splits are equal in offsets, because a broker does not report the bytes between two offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +31,7 @@ from warmlog.protocol.response import DescribeTopicsResponse
 T = TypeVar("T")
 TopicIds: TypeAlias = Mapping[str, str | None]
 
-COMMIT_TIMEOUT_S = 5.0  # of a group's offsets, which only report progress
+COMMIT_TIMEOUT_S = 5.0  # time limit for committing a group's offsets, which only report progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class RemotePartition:
         return self.offsets.bound((self.topic, self.partition), EARLIEST_TIMESTAMP)
 
     def end_offset(self, *, flushed_only: bool = False, committed_only: bool = False) -> int:  # noqa: ARG002
-        """Return the high watermark, or the last stable offset; brokers do not report what is flushed."""
+        """Return the high watermark, or the last stable offset; brokers do not report recovery points."""
         isolation = Isolation.READ_COMMITTED if committed_only else Isolation.READ_UNCOMMITTED
         return self.offsets.bound((self.topic, self.partition), LATEST_TIMESTAMP, isolation)
 
@@ -60,7 +60,7 @@ class RemotePartition:
         return None if offset < 0 else offset
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return a leader epoch that no record before an offset exceeds: the current one."""
+        """Return an upper bound of the leader epochs of records before an offset: the current epoch."""
         return None if self.leader_epoch < 0 or offset <= self.start_offset else self.leader_epoch
 
     def batch_at(self, offset: int) -> BatchHeader | None:
@@ -119,9 +119,9 @@ def topic_ids_of(extents: Iterable[Extent]) -> TopicIds:
 
 
 class BrokerInput:
-    """Partitions of a cluster; each call opens connections of its own.
+    """Partitions of a cluster; each call opens its own connections.
 
-    `patient`: whether to wait for a broker also when connecting.
+    `patient`: whether to wait for a broker even when connecting.
     """
 
     def __init__(self, options: ReadOptions, *, patient: bool = False) -> None:

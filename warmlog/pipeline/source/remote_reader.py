@@ -1,9 +1,9 @@
 """Read a split of a partition from its leader.
 
 1. The next fetch is sent before the batches of the last reply are decoded.
-2. If the leader is unavailable, reading is retried from the offset that it has reached, wherever the leader is then.
+2. If the leader is unavailable, reading is retried from the offset reached so far, at the leader of that time.
 3. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
-   those of the old one.
+   records of the old one.
 """
 
 import logging
@@ -29,12 +29,12 @@ from warmlog.protocol.response import MetadataResponse
 
 _log = logging.getLogger(__name__)
 
-FETCH_BYTES = 4 << 20  # per reply; a worker holds two replies
+FETCH_BYTES = 4 << 20  # bytes per reply; a worker holds two replies
 FETCH_MAX_WAIT_MS = 500
 
 
 def rest_of(split: Split, offset: int) -> RemoteSplit:
-    """Return the rest of a directory's split, to be read from its brokers."""
+    """Return the rest of a directory's split, for reading from its brokers."""
     assert split.brokers is not None, "only called for a split with a broker"
     return RemoteSplit(
         brokers=split.brokers,
@@ -52,7 +52,7 @@ def connect(split: RemoteSplit, retry: Retry | None = None) -> ClusterConnection
 
 
 class _Fetch(NamedTuple):
-    """A fetch that was sent, and the request behind it for the topic's id."""
+    """A sent fetch, and the request for the topic's id that follows it."""
 
     records: Reply[ReceivedFetch]
     topic: Reply[MetadataResponse] | None
@@ -176,7 +176,7 @@ class RemoteReader:
         return batches
 
     def _behind(self, part: ReceivedPartition) -> UnavailableError:
-        """Return the error for a leader without the records, as one that was just elected may be for a moment."""
+        """Return the error for a leader without the records, which a newly elected leader may briefly lack."""
         end = part.high_watermark
         return UnavailableError(f"{self._name}: no records at offset {self._offset}; the log ends at {end}")
 
@@ -184,7 +184,7 @@ class RemoteReader:
         """Return the filter for the batches of a reply. Raises PipelineError if the broker is too old for it."""
         if self._rules.committed_only and part.aborted_transactions is None:
             raise PipelineError(
-                f"{self._name}: this broker is too old to report which transactions were aborted: read_committed needs "
+                f"{self._name}: this broker is too old to report aborted transactions: read_committed needs "
                 'a newer one, or the directory, option("path", ...)'
             )
         return AbortedFilter(part.aborted_transactions or ())

@@ -15,7 +15,7 @@ from warmlog.pipeline.source.plan import AnySplit, size_of_split
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.reading import ReadRules
 
-LEAST_TASKS = 64  # fewer splits are left alone: rows may cost more to process than to read
+LEAST_TASKS = 64  # fewer splits are not packed: rows may cost more to process than to read
 
 
 class SplitPartition(InputPartition):
@@ -36,7 +36,7 @@ def input_partitions(splits: Sequence[AnySplit], options: ReadOptions) -> list[I
 
 def read_partition(partition: InputPartition, options: ReadOptions, bounds: Bounds) -> Iterator[Any]:
     """Return the record batches of a task's splits. Raises PipelineError, InspectError, OSError."""
-    if not isinstance(partition, SplitPartition):  # Spark's placeholder where there are no splits
+    if not isinstance(partition, SplitPartition):  # Spark's placeholder if there are no splits
         return iter(())
     if TaskContext.get() is not None:
         freeze_imports()

@@ -1,10 +1,10 @@
-"""The partitions that a read selects in its directories: whole topics, and of each partition one replica.
+"""Select the partitions of a read from its directories: whole topics, and one replica of each partition.
 
 Invariants:
-1. A part of a topic is never taken for the whole: how many partitions it has is what the store of its broker or cluster
-   says, or a broker, unless the options name the partitions. Otherwise the read is refused.
-2. Of a partition with several replicas, only what is known to be committed is read: what all of them have, or what is
-   below the high watermark in a checkpoint beside one. Other records may be truncated.
+1. A part of a topic is never mistaken for the whole topic: the number of partitions comes from the store of its broker
+   or cluster, or from a broker, unless the options name the partitions. Otherwise the read is refused.
+2. Of a partition with several replicas, only records known to be committed are read: those that all replicas have, or
+   those below the high watermark in a checkpoint of one. Other records may be truncated.
 """
 
 import time
@@ -24,7 +24,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 T = TypeVar("T")
 
-TRIES = 10  # for a topic that is just being created or grown: first in the store, then its directories
+TRIES = 10  # wait for a topic being created or extended: it is stored before its directories exist
 PAUSE_S = 0.1
 
 
@@ -35,7 +35,8 @@ class PartOfTopicError(PipelineError):
 def selected_partitions(options: ReadOptions, *, is_part_allowed: bool = False) -> list[StoredPartition]:
     """Return the partitions that the options select, in order.
 
-    `is_part_allowed`: where a broker has what the directories lack. Raises PipelineError, InspectError, OSError.
+    `is_part_allowed`: whether a broker has the partitions that the directories lack. Raises PipelineError,
+    InspectError, OSError.
     """
     if is_part_allowed:
         return _selected(options, is_part_allowed=True)
@@ -71,45 +72,45 @@ def _selected(options: ReadOptions, *, is_part_allowed: bool) -> list[StoredPart
 
 
 def _is_partition(directory: Path, partitions: Iterable[StoredPartition]) -> bool:
-    """Whether a path is the directory of a partition, which was named by itself."""
+    """Return whether a path is the directory of a single partition."""
     return parse_partition_directory(directory.name) is not None and any(
         partition.directory == str(directory) for partition in partitions
     )
 
 
 def _check_whole(topic: str, known: KnownTopic | None, partitions: Iterable[StoredPartition], path: str) -> None:
-    """Raise PipelineError unless all partitions of a topic are there."""
+    """Raise PipelineError unless all partitions of a topic are present."""
     there = sorted({partition.partition for partition in partitions if partition.topic == topic})
     listed = f"{'partition' if len(there) == 1 else 'partitions'} {', '.join(map(str, there))}"
     if known is None:
         raise PipelineError(
-            f"{path} has {listed} of topic {topic}, and nothing there says how many it has: name those to read by"
-            " assign, or give bootstrap, the address of a broker that knows"
+            f"{path} has {listed} of topic {topic}, whose number of partitions is unknown there: name those to read"
+            " with assign, or give bootstrap, the address of a broker with the topic"
         )
     if missing_partitions(known, there):
         raise PartOfTopicError(
             f"{path} has {listed} of topic {topic}, which has {known.partitions}: give all of its data directories,"
-            " separated by commas, or name the partitions to read by assign"
+            " separated by commas, or name the partitions to read with assign"
         )
 
 
 def _one_replica_of_each(
     partitions: Iterable[StoredPartition], known: Mapping[str, KnownTopic]
 ) -> list[StoredPartition]:
-    """Return one replica of each partition, the one with most records that are known to be committed."""
+    """Return one replica of each partition, the one with the most records known to be committed."""
     replicas: dict[TopicPartition, list[StoredPartition]] = defaultdict(list)
     for partition in partitions:
         topic = known.get(partition.topic)
         if topic is None or partition.topic_id in {
             None,
             topic.topic_id,
-        }:  # else left of a deleted topic of the same name
+        }:  # otherwise left over from a deleted topic of the same name
             replicas[key_of(partition)].append(partition)
     return [_chosen(replicas[key], known.get(key[0])) for key in sorted(replicas)]
 
 
 def _chosen(replicas: Sequence[StoredPartition], topic: KnownTopic | None) -> StoredPartition:
-    """Return the replica to read, up to what is committed as far as that can be seen."""
+    """Return the replica to read, up to the end of the records known to be committed."""
     if topic is not None:
         count = topic.replicas.get(replicas[0].partition, 1)
         on_all = _on_all(replicas) if len(replicas) == count else 0
@@ -123,7 +124,7 @@ def _chosen(replicas: Sequence[StoredPartition], topic: KnownTopic | None) -> St
 def _on_all(replicas: Sequence[StoredPartition]) -> int:
     """Return an offset before which all replicas have the same records; 0 if their logs may have diverged.
 
-    Logs that have a batch of the same leader epoch at an offset are the same before it.
+    Logs with a batch of the same leader epoch at an offset are identical before it.
     """
     end = min(replica.log_end_offset for replica in replicas)
     epochs = {replica.epoch_before(end) for replica in replicas}

@@ -1,12 +1,12 @@
-"""The stream reader that Spark calls: offsets as JSON, micro-batches, and the group's offsets at the broker.
+"""The stream reader called by Spark: offsets as JSON, micro-batches, and the group's offsets at the broker.
 
 Spark's checkpoint has offsets in the format of `source.offsets`.
 
 Invariants:
 1. The offsets of a micro-batch determine its records, in every attempt. So with Spark's checkpoint and an idempotent
-   sink, each record is delivered exactly once. The end of a query's first micro-batch holds its start, too.
+   sink, each record is delivered exactly once. The end of a query's first micro-batch also holds its start.
 2. A group's offsets are committed when Spark reports that a micro-batch is done, which it does when it begins the next.
-   They serve to monitor the lag; a stream continues from its checkpoint, also if they cannot be committed.
+   They are only for monitoring the lag; a stream continues from its checkpoint, even if they cannot be committed.
 3. Partitions that appear later are read from their beginning. Losses are an error, or a warning that counts them
    (`failOnDataLoss`): records that were deleted before they were read, a partition that was deleted, a topic that was
    recreated (it is read from its start), a log that was truncated (it is read from there).
@@ -66,29 +66,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = Bound(number=LATEST) if options.starts_by_default else options.start
         self._options = replace(options, start=start)
         self._input = _stream_input(replace(options, start=Bound(number=EARLIEST)), patient=True)
-        self.lost_offsets = 0  # of this query so far
-        self._first: OffsetsForm | None = None  # where the query would begin if it were new
-        self._initial: OffsetsForm | None = None  # what Spark was told, in this run, about a query that is new
+        self.lost_offsets = 0  # offsets lost in this query so far
+        self._first: OffsetsForm | None = None  # start of the query if it is new
+        self._initial: OffsetsForm | None = None  # start reported to Spark in this run for a new query
         self._last: OffsetsForm | None = None
-        self._has_begun = False  # a micro-batch of this run is planned
+        self._has_begun = False  # whether a micro-batch of this run has been planned
         self._until: dict[TopicPartition, int] | None = None
         self._reported: set[str] = set()
         self._clock = clock
         self._triggered_at: float | None = None
 
     def initialOffset(self) -> OffsetsForm:  # noqa: N802 - Spark's name
-        """Return where a stream without a checkpoint begins. Raises PipelineError, InspectError."""
+        """Return the start of a stream without a checkpoint. Raises PipelineError, InspectError."""
         self._initial = self._last = self._first or self._find_first()
         return self._initial
 
     def latestOffset(self, start: OffsetsForm | None = None, limit: Any = None) -> OffsetsForm:  # noqa: N802
-        """Return where the next micro-batch ends.
+        """Return the end of the next micro-batch.
 
-        Spark before 4.2 passes neither its start nor a limit. There the first micro-batch of a run takes everything:
-        with `Trigger.AvailableNow` the query ends after it.
+        Spark before 4.2 passes neither its start nor a limit. Then the first micro-batch of a run takes all records,
+        since with `Trigger.AvailableNow` the query ends after it.
         """
         begin = start if start is not None else self._last
-        if begin is None:  # before Spark 4.2, which does not say whether the query is new
+        if begin is None:  # before Spark 4.2, which does not report whether the query is new
             self._first = self._find_first()
             return with_start(form_of(self._with_extents(self._ends)), self._first)
         if start is None and not self._has_begun:
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the ends of the logs, and how far behind the stream is, for the progress report.
+        """Return the ends of the logs and the stream's lag, for the progress report.
 
         Spark has no metrics for Python sources (none up to 4.3), and shows this as `latestOffset`.
         """
@@ -142,13 +142,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
         self._last = end
-        self._has_begun = self._has_begun or start != end  # Spark 4.1 begins with an empty range: where it continues
-        if start == self._initial:  # of the first micro-batch, which may have been planned by an earlier run
+        self._has_begun = self._has_begun or start != end  # Spark 4.1 begins with an empty range where it continues
+        if start == self._initial:  # start of the first micro-batch, which an earlier run may have planned
             start = start_of(end) or start
         lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
 
         def choose(extents: list[Extent]) -> dict[TopicPartition, Range]:
-            self.lost_offsets = lost  # counted again where a plan is made again
+            self.lost_offsets = lost  # counted again for a repeated plan
             return self._ranges(extents, starts, ends)
 
         splits = self._input.plan(choose, lenient=True)
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, Bounds())
 
     def commit(self, end: OffsetsForm) -> None:
-        """Commit the group's offsets: micro-batches up to here are done. A failure is logged, once."""
+        """Commit the group's offsets after the micro-batches up to here are done. Only the first failure is logged."""
         if self._options.group is None or self._options.brokers is None:
             return
         from warmlog.pipeline.source.remote import commit_offsets  # imports the client
@@ -168,37 +168,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         brokers, group = self._options.brokers, self._options.group
         try:
             commit_offsets(brokers, group, offsets)
-        except PipelineError as error:  # the next micro-batch commits them, and nothing depends on them
+        except PipelineError as error:  # the next micro-batch commits them, and no data depends on them
             self._warn(f"offsets of group {group} not committed: {error}")
 
     def stop(self) -> None:
-        """Do nothing: nothing is kept open."""
+        """Do nothing, since no resources are kept open."""
 
-    # -- where a micro-batch ends --
+    # -- the end of a micro-batch --
 
     def _ends(self, extents: list[Extent]) -> Positions:
-        """Return where everything that is available now ends."""
+        """Return the end of all records available now."""
         return {key: position_at(extent, self._end(extent)) for key, extent in self._available(extents).items()}
 
     def _next(self, extents: list[Extent], before: Positions, most: int | None) -> Positions | None:
-        """Return where the next micro-batch ends; None if it must wait for more records."""
+        """Return the end of the next micro-batch; None if it must wait for more records."""
         available = self._available(extents)
         gone = {key: position for key, position in before.items() if key not in available}
         for topic, partition in gone:
-            self._report(f"{topic}-{partition} is gone, or no longer selected", 0)
+            self._report(f"{topic}-{partition} was deleted or is no longer selected", 0)
         starts = {key: self._start(extent, before.get(key), self._report) for key, extent in available.items()}
         ends = {key: max(self._end(extent), starts[key]) for key, extent in available.items()}
         if not self._is_due(sum(ends[key] - starts[key] for key in starts)):
             return None
         reached = limited(starts, ends, most)
-        # Keep the positions of partitions that are gone: they may return, for example when a directory is remounted.
+        # Keep the positions of missing partitions: they may return, for example when a directory is remounted.
         return gone | {key: position_at(extent, reached[key], before.get(key)) for key, extent in available.items()}
 
     def _available(self, extents: list[Extent]) -> dict[TopicPartition, Extent]:
         return {key_of(extent): extent for extent in extents if self._until is None or key_of(extent) in self._until}
 
     def _is_due(self, available: int) -> bool:
-        """Whether there are enough records for a micro-batch, or it has waited for them long enough."""
+        """Return whether there are enough records for a micro-batch, or it has waited long enough."""
         least, now = self._options.min_offsets_per_trigger, self._clock()
         if least is None or self._until is not None:
             return True
@@ -214,18 +214,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if self._until is None else min(end, self._until.get(key_of(extent), end))
 
     def _start(self, extent: Extent, position: Position | None, lose: Lose) -> int:
-        """Return where to continue; partitions that are new to the query are read from their beginning."""
+        """Return the positions to continue at; partitions new to the query are read from their beginning."""
         if position is None:
             return extent.start_offset
         end = last_of(extent, self._options)
         if self._options.flushed_only:
-            end = max(end, position.offset)  # a recovery point that cannot be read must not look like a truncation
+            end = max(end, position.offset)  # an unreadable recovery point must not be mistaken for a truncation
         return continue_at(extent, position, end, lose)
 
     def _with_extents(self, see: Callable[[list[Extent]], T]) -> T:
         return self._input.with_extents(see, lenient=True)
 
-    # -- what is in a micro-batch --
+    # -- the content of a micro-batch --
 
     def _ranges(self, extents: list[Extent], starts: Positions, ends: Positions) -> dict[TopicPartition, Range]:
         existing = {key_of(extent): extent for extent in extents}
@@ -267,7 +267,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _stream_input(options: ReadOptions, *, patient: bool = False) -> Input:
-    """Return the input of a stream: directory and broker, or one of them; brokers do not report what is flushed."""
+    """Return the input of a stream: directory and broker, or one of them. Brokers do not report recovery points."""
     if options.path is None or options.brokers is None or options.flushed_only:
         return choose_input(options, patient=patient)
     from warmlog.pipeline.source.handover import HandoverInput  # imports the client
