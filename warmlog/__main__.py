@@ -1,4 +1,4 @@
-"""`python -m warmlog`: the command line, where the installed script is not on the path."""
+"""`python -m warmlog`: the command line, for use if the installed script is not on the path."""
 
 from warmlog.cli import main
 

@@ -1,7 +1,7 @@
-"""Decide which compiled modules are used: none with WARMLOG_PURE=1, and in a checkout none that its source has outrun.
+"""Choose which compiled modules to use: none with WARMLOG_PURE=1, and in a checkout none older than their sources.
 
-Python itself prefers a library to the source beside it, however old it is. mypyc's modules call each other directly,
-so that they are used all or none. What has no source in Python is then missing, and its callers do without.
+Python itself prefers a library to the source beside it, however old. mypyc's modules call each other directly, so all
+or none of them are used. Modules without a Python source are then missing, and their callers do without them.
 """
 
 import os
@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class SourceFinder:
-    """Finds modules of this package by their sources alone: those named, or all."""
+    """Finds modules of this package (the named ones, or all) only by their sources."""
 
     def __init__(self, names: set[str] | None) -> None:
         self._names = names
@@ -24,7 +24,7 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where to load a module from, or None if it is not to be found here. Raises ModuleNotFoundError."""
+        """Return the spec of a module's source; None for modules not handled here. Raises ModuleNotFoundError."""
         del target  # a hint for reloads
         if path is None or not name.startswith("warmlog.") or not (self._names is None or name in self._names):
             return None
@@ -38,7 +38,7 @@ class SourceFinder:
 
 
 def stale_modules(root: str = ROOT) -> set[str]:
-    """Return the names of the modules in a checkout whose libraries are older than a source they were made of."""
+    """Return the names of the modules in a checkout whose libraries are older than one of their sources."""
     entries = {entry.path: entry for entry in _files(root)}
     libraries = {path.removesuffix(SUFFIX): entry for path, entry in entries.items() if path.endswith(SUFFIX)}
     by_mypyc = {module.removesuffix("__mypyc") for module in libraries if module.endswith("__mypyc")}
@@ -68,7 +68,7 @@ def _files(root: str) -> Iterator[os.DirEntry[str]]:
 
 
 def choose() -> None:
-    """Have imports from now on use the right libraries. Called once, before any is loaded."""
+    """Make later imports use the right libraries. Called once, before any is loaded."""
     if os.environ.get("WARMLOG_PURE", "") not in {"", "0"}:
         sys.meta_path.insert(0, SourceFinder(None))
     elif os.path.exists(os.path.join(ROOT, "setup.py")) and os.path.isdir(os.path.join(ROOT, "broker")):

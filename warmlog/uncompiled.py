@@ -1,4 +1,4 @@
-"""Stand in for `cython` in modules that Cython compiles, while they run as Python: its types and decorators do nothing.
+"""Replace `cython` in modules that Cython compiles while they run as Python: its types and decorators do nothing.
 
 Such a module begins with
 
@@ -7,8 +7,8 @@ Such a module begins with
     if cython.compiled:
         import cython
 
-which Cython reads as its own `cython` from there on. A block `if cython.compiled:` is C alone; the rest runs as either,
-so it must not rely on the size of a number where C would wrap.
+which Cython reads as its own `cython` from there on. A block `if cython.compiled:` is only compiled; the rest runs
+either way, so it must not rely on numbers that would wrap in C.
 """
 
 from typing import Any, TypeVar

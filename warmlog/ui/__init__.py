@@ -1,6 +1,6 @@
-"""The page of the console, as files. `static` has its source, plain modules without a build step.
+"""The files of the console's page. `static` has its source, plain modules without a build step.
 
-`vendor` are libraries that `vendor.py` takes from npm, by the hashes in `package-lock.json`.
+`vendor` has the libraries that `vendor.py` fetches from npm, pinned by the hashes in `package-lock.json`.
 """
 
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import Final
 STATIC: Final = Path(__file__).parent / "static"
 VENDOR: Final = STATIC / "vendor"
 LIBRARIES: Final = ("htm.js", "preact.js", "hooks.js", "uplot.js", "uplot.css")  # in `vendor`
-MISSING: Final = "missing.html"  # served in place of the page where a library is missing
+MISSING: Final = "missing.html"  # served instead of the page if a library is missing
 
 
 def page_files() -> dict[str, bytes]:
-    """Return the files of the page by path. Without the libraries, only a page that says how to get them."""
+    """Return the files of the page by path. Without the libraries, only a page that explains how to get them."""
     if not all((VENDOR / name).is_file() for name in LIBRARIES):
         return {MISSING: (STATIC / MISSING).read_bytes()}
     names = [path for path in STATIC.rglob("*") if path.is_file() and path.name != MISSING]

@@ -1,7 +1,7 @@
-"""Take the libraries of the console's page from npm, by the hashes in package-lock.json: `python warmlog/ui/vendor.py`.
+"""Fetch the console page's libraries from npm, by the hashes in package-lock.json: `python warmlog/ui/vendor.py`.
 
-setup.py runs it for a distribution, and `make ui` in a checkout. It needs npm, writes into `static/vendor` only, and
-does nothing if the files there belong to the lock already. Imports nothing of warmlog, so that a build can run it.
+setup.py runs it for a distribution, and `make ui` in a checkout. It needs npm, writes only to `static/vendor`, and does
+nothing if the files there already match the lock. It imports nothing from warmlog, so that a build can run it.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ FILES: Final = {
     "preact.license.txt": "preact/LICENSE",
     "uplot.license.txt": "uplot/LICENSE",
 }
-# Browsers resolve paths, not names of packages; an import map would be an inline script, which the policy forbids.
+# Browsers resolve paths, not package names; an import map would be an inline script, which the policy forbids.
 IMPORT: Final = (b'from"preact"', b'from"./preact.js"')
 SOURCE_MAP: Final = b"\n//# sourceMappingURL="
 STAMP: Final = "lock.sha256.txt"
@@ -36,7 +36,7 @@ class VendorError(Exception):
 
 
 def is_current() -> bool:
-    """Return whether the files are there and belong to the lock."""
+    """Return whether the files exist and match the lock."""
     stamp = VENDOR / STAMP
     return stamp.is_file() and stamp.read_text() == _lock_hash() and all((VENDOR / name).is_file() for name in FILES)
 
