@@ -1,7 +1,7 @@
-"""An archive of Kafka's classes, which a JVM maps instead of reading, parsing and verifying jars at every start.
+"""Create an archive of Kafka's classes, which a JVM maps instead of reading, parsing and verifying jars at every start.
 
-It holds what a node, its tools and Java's clients load (JEP 310, application class-data sharing). A JVM ignores an
-archive that does not match its version, its class path or the jars.
+It holds the classes loaded by a node, its tools and Java clients (JEP 310, application class-data sharing). A JVM
+ignores an archive that does not match its version, its class path or the jars.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ TOPIC = "archived"
 
 
 def archive_classes(version: str = KAFKA_VERSION) -> None:
-    """Write the archive of a version of Kafka, unless there is one of its jars."""
+    """Write the archive of a version of Kafka, unless one exists for its jars."""
     path = archive_path(version)
     programs, _, jars = class_path(version).partition(":")
     with locked(Path(programs)):
@@ -48,13 +48,13 @@ def _write(path: Path, version: str) -> None:
 
 
 def archive_all() -> None:
-    """Write the archives of the versions that are started most often."""
+    """Write the archives of the most often started versions."""
     for version in (KAFKA_VERSION, WIRE_VERSION):
         archive_classes(version)
 
 
 def _loaded(directory: Path, version: str) -> set[str]:
-    """Return the lines of lists of the classes that a node, its formatting, tools and clients load."""
+    """Return the lines of the class lists of a node, its formatting, tools and clients."""
 
     def listing(name: str) -> tuple[str, ...]:
         return (f"-XX:DumpLoadedClassList={directory / name}.classes",)

@@ -1,12 +1,12 @@
 """Check the locked dependencies for known vulnerabilities: `make audit`.
 
-Online, pip-audit asks PyPI about the packages of requirements/*.lock that this platform installs, and npm its registry
-about those of warmlog/ui.
-Offline (`--advisories DIR`), versions are compared with advisories in OSV's format below a directory: a clone of
-github.com/pypa/advisory-database, or what OSV exports for an ecosystem. pip-audit cannot read one.
+Online, pip-audit queries PyPI about the packages of requirements/*.lock that this platform installs, and npm queries
+its registry about the packages of warmlog/ui.
+Offline (`--advisories DIR`), versions are compared with advisories in OSV's format in a directory, which pip-audit
+cannot read: a clone of github.com/pypa/advisory-database, or an ecosystem's export from OSV.
 
-The exit status is 1 if a package is affected, 2 if some were not looked up, and otherwise 0. Offline, packages of an
-ecosystem of which there are no advisories are named and left out: npm's are not in PyPA's.
+The exit status is 1 if a package is affected, 2 if packages could not be looked up, and otherwise 0. Offline, packages
+of an ecosystem without advisories are listed and skipped: PyPA's database has none for npm.
 """
 
 import argparse
@@ -40,16 +40,19 @@ class Package(NamedTuple):
 
 
 class AuditError(Exception):
-    """Packages were not looked up. `str()` says why, and what to do."""
+    """Packages were not looked up. `str()` gives the reason and a remedy."""
 
 
 def main() -> int:
-    """Print what is affected, and return the exit status."""
+    """Print the affected packages, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--advisories", type=Path, metavar="DIR", help="advisories in OSV's format, instead of a network"
+        "--advisories",
+        type=Path,
+        metavar="DIR",
+        help="directory of advisories in OSV's format, for use without a network",
     )
-    parser.add_argument("--pip-audit", default="pip-audit", metavar="PROGRAM", help="the pip-audit to run")
+    parser.add_argument("--pip-audit", default="pip-audit", metavar="PROGRAM", help="path of pip-audit")
     options = parser.parse_args()
     packages = [*python_packages(ROOT / "requirements"), *console_packages(ROOT / "warmlog" / "ui")]
     findings: list[str] = []
@@ -72,7 +75,7 @@ def main() -> int:
     return 2 if failures else min(len(findings), 1)
 
 
-# -- what is locked ----------------------------------------------------------------------------------------------------
+# -- locked packages ---------------------------------------------------------------------------------------------------
 
 
 def python_packages(directory: Path) -> Iterator[Package]:
@@ -94,7 +97,7 @@ def console_packages(directory: Path) -> Iterator[Package]:
 
 
 def pip_audit(program: str, directory: Path) -> list[str]:
-    """Let pip-audit look up the packages of lock files. Raises AuditError."""
+    """Look up the packages of lock files with pip-audit. Raises AuditError."""
     locks = [word for lock in sorted(directory.glob("*.lock")) for word in ("-r", str(lock))]
     output = _run(
         [program, "--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json", *locks]
@@ -103,7 +106,7 @@ def pip_audit(program: str, directory: Path) -> list[str]:
 
 
 def from_pip_audit(output: str) -> list[str]:
-    """Return the findings in what pip-audit prints as JSON. Raises AuditError if a package was not looked up."""
+    """Return the findings in pip-audit's JSON output. Raises AuditError if a package was not looked up."""
     try:
         found = json.loads(output)["dependencies"]
     except (ValueError, KeyError):
@@ -122,12 +125,12 @@ def from_pip_audit(output: str) -> list[str]:
 
 
 def npm_audit(directory: Path) -> list[str]:
-    """Let npm look up the packages of the console's page. Raises AuditError."""
+    """Look up the packages of the console's page with npm. Raises AuditError."""
     return from_npm(_run(["npm", "audit", "--package-lock-only", "--json"], directory))
 
 
 def from_npm(output: str) -> list[str]:
-    """Return the findings in what `npm audit` prints. Raises AuditError."""
+    """Return the findings in the output of `npm audit`. Raises AuditError."""
     try:
         found = json.loads(output)["vulnerabilities"]
     except (ValueError, KeyError):
@@ -136,7 +139,7 @@ def from_npm(output: str) -> list[str]:
 
 
 def _run(command: list[str], directory: Path = ROOT) -> str:
-    """Return what a program prints, whatever its status. Raises AuditError."""
+    """Run a program, and return its output whatever its exit status. Raises AuditError."""
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except FileNotFoundError:
@@ -190,17 +193,17 @@ def offline(packages: Iterable[Package], directory: Path) -> list[str]:
 
 
 def read_advisories(directory: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the advisories below a directory that were not withdrawn."""
+    """Yield the advisories below a directory, except withdrawn ones."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in sorted(chain(directory.rglob("*.yaml"), directory.rglob("*.json"))):
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else yaml.load(text, loader)  # a safe one
+        found = json.loads(text) if path.suffix == ".json" else yaml.load(text, loader)  # a safe loader
         if isinstance(found, dict) and "id" in found and "affected" in found and not found.get("withdrawn"):
             yield found
 
 
 def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
-    """Return whether an advisory names a version. Raises AuditError."""
+    """Return whether an advisory applies to a version. Raises AuditError."""
     if version in map(str, affected.get("versions", ())):
         return True
     return any(
@@ -211,7 +214,7 @@ def is_affected(version: str, affected: Mapping[str, Any]) -> bool:
 
 
 def _is_in(version: Version, events: Iterable[Mapping[str, Any]]) -> bool:
-    """Evaluate a range as the schema of OSV says: the last event at or below the version decides."""
+    """Evaluate a range as specified by OSV's schema: the last event at or below the version decides."""
     result = False
     for event in sorted(events, key=lambda each: _version(next(iter(each.values())))):
         (kind, at) = next(iter(event.items()))

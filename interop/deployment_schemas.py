@@ -1,4 +1,4 @@
-"""Regenerate tests/fixtures/schemas, by which the files of deploy/ are validated without a container engine or cluster.
+"""Regenerate tests/fixtures/schemas, used to validate the files of deploy/ without a container engine or cluster.
 
 Kubernetes: the strict schemas (an unknown field is an error) of the kinds that deploy/kubernetes uses, for the oldest
 and the newest version in the package, with the definitions they refer to and without descriptions. Compose: the schema

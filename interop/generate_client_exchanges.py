@@ -1,9 +1,9 @@
 """Regenerate tests/fixtures/kafka/clients: requests of real clients to Kafka, and its replies.
 
-`python interop/generate_client_exchanges.py` (Java, Maven, Node, Go, kcat). Each client goes through its part of the
-tests with a recording proxy between it and Kafka. Of each API and version that a client uses, the shortest and the
-longest exchange are kept, the latter up to a limit. A line is {"api": key, "version", "request", "reply"}: frames
-without their lengths, in hexadecimal digits; the reply is empty where there was none.
+`python interop/generate_client_exchanges.py` (Java, Maven, Node, Go, kcat). Each client runs its part of the tests with
+a recording proxy between it and Kafka. The shortest and the longest exchange of each API and version that a client uses
+are kept, the latter up to a limit. A line is {"api": key, "version", "request", "reply"}: frames without their lengths,
+in hexadecimal digits; the reply is empty if there was none.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.interop.clients.test_java_tools import calls
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "tests" / "fixtures" / "kafka" / "clients"
-#: Longer exchanges teach nothing that shorter ones do not.
+#: Longer exchanges add no coverage.
 MAX_BYTES = 1200
 KAFKA = {
     **SETTINGS,
@@ -37,7 +37,7 @@ KAFKA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client: the beginning of its client ids, and the command that makes it connect to an address."""
+    """A client: the prefix of its client ids, and the command that runs it against an address."""
 
     name: str
     called: str
@@ -45,7 +45,7 @@ class Client:
 
 
 def ran(command: Sequence[str], directory: Path = ROOT, *, text: str = "", **environment: str) -> None:
-    """Run a program to its end. Raises RuntimeError with its last output if it fails."""
+    """Run a program to completion. Raises RuntimeError with its last output if it fails."""
     done = subprocess.run(
         command,
         cwd=directory,
@@ -96,7 +96,7 @@ def kafkajs(address: str) -> None:
 
 
 def kcat(address: str) -> None:
-    """Produce, consume in a group and without, list, query."""
+    """Produce, consume with and without a group, list, query."""
     path = program("kcat", "kcat")
 
     def call(*options: str, text: str = "") -> None:
@@ -117,7 +117,7 @@ def java_tools(address: str) -> None:
         run(address, calls(Path(offsets.name)))
 
 
-#: Those that leave much behind come last: replies that list everything stay short for the others.
+#: Clients that leave many topics and groups come last, so that replies that list everything stay short for the others.
 CLIENTS = (
     Client(name="kcat", called="rdkafka", talk=kcat),
     Client(name="franz-go", called="kgo", talk=go("franz")),
@@ -134,7 +134,7 @@ CLIENTS = (
 
 
 def main() -> None:
-    """Record one client after the other; replace the files if all succeed."""
+    """Record the clients one after the other; replace the files if all succeed."""
     recorded: dict[str, list[Exchange]] = {}
     with (
         tempfile.TemporaryDirectory() as directory,

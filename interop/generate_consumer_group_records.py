@@ -1,9 +1,9 @@
 """Regenerate tests/fixtures/kafka/4.4.0/consumer_group_records.jsonl.
 
 `python interop/generate_consumer_group_records.py` (Java, Maven). Keys and values of consumer groups in
-`__consumer_offsets`, as the classes of Kafka's group coordinator write them, with all fields and with as few as
-possible. A line is {"name", "number" (a key's type, a value's version), "fields" as Kafka's JSON converters take them,
-"bytes" in hexadecimal digits}.
+`__consumer_offsets`, written by the classes of Kafka's group coordinator, with all fields and with as few as possible.
+A line is {"name", "number" (a key's type, a value's version), "fields" in the form of Kafka's JSON converters, "bytes"
+in hexadecimal digits}.
 """
 
 import json
@@ -103,7 +103,7 @@ def assignments() -> Iterator[Line]:
 
 
 def write(target_path: Path, lines: Sequence[Line]) -> None:
-    """Let Kafka encode records; write the fields and the bytes."""
+    """Encode records with Kafka's classes; write the fields and the bytes."""
     text = "".join(f"group.{name}\t0\t{number}\t{json.dumps(fields)}\n" for name, number, fields in lines)
     written = java("warmlog.interop.GroupRecords", text=text, version=WIRE_VERSION).splitlines()
     with target_path.open("w", encoding="ascii") as target:

@@ -1,8 +1,8 @@
 """Regenerate tests/fixtures/kafka/4.4.0/definitions.txt: `python interop/generate_definitions.py` (Java, Maven).
 
 The messages that Kafka's brokers serve, and the consumer protocol, from the definitions in the jar of its clients:
-names, types, versions and defaults of all fields, one a line. The difference of two versions' files is what changed on
-the wire. A test compares our tables with it.
+names, types, versions and defaults of all fields, one per line. The diff of two versions' files shows the changes of
+the wire format. A test compares our tables with it.
 
     MetadataRequest versions 0-13 flexible 9+
         Topics []MetadataRequestTopic versions 0+ nullable 1+
@@ -56,7 +56,7 @@ def lines(definition: Mapping[str, Any]) -> Iterator[str]:
 
 
 def field_lines(fields: Any, common: Mapping[str, Any], indent: str) -> Iterator[str]:
-    """Yield the lines of fields and of those within them."""
+    """Yield the lines of fields and their nested fields."""
     for field in fields:
         kind = field["type"]
         parts = [f"{indent}{field['name']} {kind} versions {field['versions']}"]
@@ -65,7 +65,7 @@ def field_lines(fields: Any, common: Mapping[str, Any], indent: str) -> Iterator
         if "tag" in field:
             parts.append(f"tag {field['tag']} {field['taggedVersions']}")
         if "default" in field:
-            default = field["default"]  # both true and "true" are found, and both -1 and "-1"
+            default = field["default"]  # the definitions have both true and "true", and both -1 and "-1"
             parts.append(f"default {json.dumps(default if isinstance(default, str) else str(default).lower())}")
         if field.get("ignorable"):
             parts.append("ignorable")

@@ -2,7 +2,7 @@
 
 Three data directories: `clean` (stopped cleanly), `killed` (killed, the last batch of each log then cut in two, as a
 power cut may leave it) and `recovered` (the same directory after Kafka started over it, repaired it and was stopped).
-Beside them are the outputs of Kafka's consumer and of its dump tool for each.
+For each of them, the outputs of Kafka's consumer and of its dump tool are stored as well.
 """
 
 import json
@@ -24,15 +24,15 @@ TOPICS = (
     *("keyed", "idempotent", "transactional", "trimmed", "compacted"),
 )
 KILLED_TOPICS = ("killed", "killed-lz4")
-#: Kafka's own metadata log and what only a running Kafka needs.
+#: Kafka's metadata log and files that only a running Kafka needs.
 LEFT_OUT = shutil.ignore_patterns("__cluster_metadata-0", ".lock", "bootstrap.checkpoint", "*.deleted", "*-delete")
-#: What the torn tail keeps of a log's last batch: more than a header, less than the whole.
+#: Bytes of a log's last batch kept in the torn tail: more than a header, less than the whole.
 TORN_BATCH_SIZE = 75
 BACKGROUND_LIMIT_S = 60
 
 
 def main() -> None:
-    """Write everything into a fresh directory first, so that a failed run leaves the old files alone."""
+    """Write everything to a new directory first, so that a failed run leaves the old files unchanged."""
     with tempfile.TemporaryDirectory() as name:
         work, made = Path(name), Path(name) / "made"
         made.mkdir()
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def make_clean(work: Path, made: Path) -> None:
-    """Fill every topic, wait for the background work, record what the consumer reads, stop cleanly."""
+    """Fill every topic, wait for the background work, record the consumer's output, stop cleanly."""
     data = work / "clean"
     with KafkaNode(data) as node:
         java("warmlog.interop.Produce", node.bootstrap, "all")
@@ -59,7 +59,7 @@ def make_clean(work: Path, made: Path) -> None:
 
 
 def make_killed(work: Path, made: Path) -> None:
-    """Kill a node after it has acknowledged, tear its logs, keep that, and let Kafka repair it."""
+    """Kill a node after its acknowledgements, tear its logs, save the result, and let Kafka repair it."""
     data = work / "killed"
     node = KafkaNode(data)
     node.start()
@@ -86,7 +86,7 @@ def tear(partition: Path) -> None:
 
 
 def write_seen(target: Path, partitions: list[dict[str, object]]) -> None:
-    """Write a JSON file per partition with one line per record, so that a diff of two runs is readable.
+    """Write a JSON file per partition with one line per record, so that the diff of two runs is readable.
 
     A record's timestamp type is included only if it is not CreateTime.
     """
@@ -103,7 +103,7 @@ def write_seen(target: Path, partitions: list[dict[str, object]]) -> None:
 
 
 def write_dumps(data: Path, target: Path) -> None:
-    """Write a text per partition: what DumpLogSegments prints for each file, and its findings (gaps of compaction)."""
+    """Write a text per partition: DumpLogSegments' output for each file, and its findings (gaps from compaction)."""
     for partition in sorted(path for path in data.iterdir() if path.is_dir()):
         files = sorted(path for path in partition.iterdir() if re.fullmatch(r"\d{20}\.\w+", path.name))
         files = [path for path in files if path.stat().st_size > 0]
@@ -131,18 +131,18 @@ def active_base(partition: Path) -> int:
 
 
 def cleaned_to(data: Path, topic: str) -> int:
-    """Return the offset up to which partition 0 of a topic was compacted, by the cleaner's checkpoint; -1 for never."""
+    """Return the offset up to which partition 0 of a topic was compacted, by the cleaner's checkpoint; -1 if never."""
     checkpoint = data / "cleaner-offset-checkpoint"
     found = re.search(rf"^{topic} 0 (\d+)$", checkpoint.read_text() if checkpoint.exists() else "", re.MULTILINE)
     return int(found[1]) if found else -1
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for background work of Kafka that does not report its end."""
+    """Wait for background work of Kafka that does not report its completion."""
     limit = time.monotonic() + BACKGROUND_LIMIT_S
     while not condition():
         if time.monotonic() > limit:
-            raise TimeoutError(f"waited in vain for {what}")
+            raise TimeoutError(f"timed out waiting for {what}")
         time.sleep(0.1)
 
 

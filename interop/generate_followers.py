@@ -1,8 +1,8 @@
 """Regenerate the directories of older versions below tests/fixtures/kafka (Java, Maven).
 
 `python interop/generate_followers.py [VERSION...]` starts a leader and a follower of each version with a topic of one
-partition. The follower is down while records are produced, so that it appends several batches at a time once it is
-back. Then both are stopped cleanly: `leader` and `follower` below the version are their data directories.
+partition. The follower is down while records are produced, so that it appends several batches at a time after it
+returns. Then both are stopped cleanly: `leader` and `follower` below the version are their data directories.
 """
 
 import shutil
@@ -24,19 +24,19 @@ VERSIONS = ("3.7.2", "3.9.0", "3.9.1", "4.0.0")
 TOPIC = "copied"
 BATCHES, RECORDS = 150, 5
 FIRST_MS = 1_700_000_000_000
-#: A follower's appends are at most so large: some batches.
+#: Limit of a follower's appends: a few batches.
 FETCH_BYTES = 2000
 
 
 def main() -> None:
-    """Regenerate the directories of the versions that are named, or of all."""
+    """Regenerate the directories of the given versions, or of all."""
     for version in sys.argv[1:] or VERSIONS:
         with tempfile.TemporaryDirectory() as name:
             make(Path(name), version)
 
 
 def make(work: Path, version: str) -> None:
-    """Have a follower of one version replicate a leader's log, and keep both directories."""
+    """Let a follower of one version replicate a leader's log, and save both directories."""
     appends = {"replica.fetch.max.bytes": FETCH_BYTES, "replica.fetch.response.max.bytes": FETCH_BYTES}
     settings = {**SETTINGS, **appends, "log.retention.ms": -1}  # the records are old
     data = {"leader": work / "leader", "follower": work / "follower"}
@@ -68,7 +68,7 @@ def produce(bootstrap: str) -> None:
 
 
 def log_size(data: Path) -> int:
-    """Return the size of a node's log, -1 while a follower replaces it."""
+    """Return the size of a node's log; -1 while a follower replaces it."""
     try:
         return (data / f"{TOPIC}-0" / f"{0:020}.log").stat().st_size
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Regenerate tests/fixtures/kafka/4.3.1/frames.jsonl: `python interop/generate_frames.py` (Java, Maven).
 
-Which compressed blocks Kafka's decoders read. A line is {"name", "codec", "block" in hexadecimal digits, "broker" and
-"consumer": what is wrong for the reader that validates a produce request, and for a consumer's; null for nothing}.
+Records which compressed blocks Kafka's decoders accept. A line is {"name", "codec", "block" in hexadecimal digits,
+"broker" and "consumer": the errors of the reader that validates a produce request and of a consumer's; null for none}.
 """
 
 import json
@@ -17,7 +17,7 @@ TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_V
 
 
 def main() -> None:
-    """Let Kafka read them; write what it finds."""
+    """Decode the blocks with Kafka's classes; write the results."""
     sent = list(frames())
     found = java("warmlog.interop.Frames", text="".join(f"{frame.batch().hex()}\n" for frame in sent)).splitlines()
     with TARGET.open("w", encoding="ascii") as target:

@@ -1,7 +1,7 @@
 """Regenerate tests/fixtures/kafka/4.3.1/group_records.jsonl: `python interop/generate_group_records.py` (Java, Maven).
 
-Keys and values of `__consumer_offsets` of every version, as the classes of Kafka's group coordinator write them. A line
-is {"name", "number" (a key's type, a value's version), "fields" as Kafka's JSON converters take them, "bytes" in
+Keys and values of `__consumer_offsets` of every version, written by the classes of Kafka's group coordinator. A line is
+{"name", "number" (a key's type, a value's version), "fields" in the form of Kafka's JSON converters, "bytes" in
 hexadecimal digits}.
 """
 
@@ -23,7 +23,7 @@ Line = tuple[str, int, int, dict[str, Any]]
 
 
 def keys() -> Iterator[Line]:
-    """Return keys of every type that this broker reads, and of one that it does not."""
+    """Return keys of every type that this broker reads, and of an unknown one."""
     offset = {"group": "grüppe", "topic": "orders", "partition": 7}
     yield "LegacyOffsetCommitKey", 0, 0, offset
     yield "OffsetCommitKey", 0, 1, offset
@@ -70,7 +70,7 @@ def member(version: int, name: str, instance: str | None) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Let Kafka encode them; write the fields and the bytes."""
+    """Encode the records with Kafka's classes; write the fields and the bytes."""
     lines = [*keys()]
     for version in VALUE_VERSIONS:
         lines += [*offsets(version), *groups(version)]

@@ -31,7 +31,7 @@ async def entries(client: KafkaClient, kind: ConfigResourceType, name: str) -> l
 
 
 async def refusal(client: KafkaClient, broker: str, entry: dict[str, Any]) -> str:
-    """Return why a setting cannot be changed to its value, "" if it can."""
+    """Return why a setting cannot be changed to its current value; "" if it can."""
     change = {"name": entry["name"], "config_operation": ConfigOperation.SET, "value": entry["value"] or "1"}
     resource = {"resource_type": ConfigResourceType.BROKER, "resource_name": broker, "configs": [change]}
     reply = await client.ask("IncrementalAlterConfigs", resources=[resource], validate_only=True)
@@ -39,7 +39,7 @@ async def refusal(client: KafkaClient, broker: str, entry: dict[str, Any]) -> st
 
 
 async def scope_of(client: KafkaClient, entry: dict[str, Any]) -> str:
-    """Return where a setting of brokers can be set."""
+    """Return the scope of a broker setting."""
     message = await refusal(client, "", entry)
     if "Cannot update these configs dynamically" in message:
         return "startup"
@@ -56,7 +56,7 @@ def type_of(entry: dict[str, Any]) -> str:
 
 
 async def kafka_settings(address: str) -> dict[str, Any]:
-    """Return the whole content of the file."""
+    """Return the content of the file."""
     async with kafka_client(address) as client:
         brokers = await entries(client, ConfigResourceType.BROKER, "1")
         return {

@@ -1,8 +1,8 @@
 """Regenerate messages.jsonl and consumer_protocol.jsonl in tests/fixtures/kafka/4.4.0 (Java, Maven).
 
 `python interop/generate_messages.py`: two of every message and version that is served, and of the consumer protocol,
-with values chosen by a seed, as Kafka's own classes write them. A line is {"message", "version", "fields" as Kafka's
-JSON converters take them, "body" in hexadecimal digits}.
+with values generated from a seed, written by Kafka's own classes. A line is {"message", "version", "fields" in the form
+of Kafka's JSON converters, "body" in hexadecimal digits}.
 """
 
 import json
@@ -21,7 +21,7 @@ TARGETS = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / WIRE_V
 
 
 def main() -> None:
-    """Choose values, let Kafka encode them; write the fields and the bytes."""
+    """Generate values, encode them with Kafka's classes; write the fields and the bytes."""
     generate(TARGETS / "messages.jsonl", [(name, version) for name, _, version in MESSAGES], TABLES)
     generate(TARGETS / "consumer_protocol.jsonl", DATA_MESSAGES, DATA_TABLES)
 

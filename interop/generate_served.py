@@ -1,7 +1,7 @@
 """Regenerate tests/fixtures/kafka/4.4.0/served.json: `python interop/generate_served.py` (Java, Maven).
 
-The APIs of a real Kafka with their versions, and its settings of topics and brokers with their defaults, and whether a
-broker's can be changed while it runs. A test compares docs/kafka-compatibility.md with it.
+The APIs of a real Kafka with their versions, and its settings of topics and brokers with their defaults and whether
+broker settings can be changed at runtime. A test compares docs/kafka-compatibility.md with it.
 """
 
 import json
@@ -23,7 +23,7 @@ TOPIC = "served"
 
 
 async def settings(client: KafkaClient, kind: ConfigResourceType, name: str) -> dict[str, dict[str, Any]]:
-    """Return each setting with its default (None: there is none) and whether it can only be set at startup."""
+    """Return each setting with its default (None if it has none) and whether it can only be set at startup."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
     reply = await client.ask("DescribeConfigs", resources=[resource], include_synonyms=True)
     entries = sorted(reply["results"][0]["configs"], key=lambda entry: entry["name"])
@@ -31,7 +31,7 @@ async def settings(client: KafkaClient, kind: ConfigResourceType, name: str) -> 
 
 
 def default_of(entry: dict[str, Any]) -> str | None:
-    """Return a setting's default: its value, unless this node was started with another one."""
+    """Return a setting's default: its value, unless this node was started with a different one."""
     told = [one["value"] for one in entry["synonyms"] if one["source"] == ConfigSource.DEFAULT]
     if entry["config_source"] == ConfigSource.DEFAULT:
         return entry["value"]
@@ -39,7 +39,7 @@ def default_of(entry: dict[str, Any]) -> str | None:
 
 
 async def served(address: str) -> dict[str, Any]:
-    """Return the whole content of the file."""
+    """Return the content of the file."""
     async with kafka_client(address) as client:
         reply = await client.ask("ApiVersions", client_software_name="warmlog", client_software_version="1")
         return {

@@ -1,7 +1,7 @@
 """Regenerate tests/fixtures/kafka/4.4.0/share_group_records.jsonl.
 
 `python interop/generate_share_group_records.py` (Java, Maven). Keys and values of share groups in `__consumer_offsets`,
-as the classes of Kafka's group coordinator write them; a line is as in `generate_consumer_group_records.py`.
+written by the classes of Kafka's group coordinator; a line is as in `generate_consumer_group_records.py`.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """Regenerate tests/fixtures/kafka/4.4.0/share_state_records.jsonl.
 
-`python interop/generate_share_state_records.py` (Java, Maven). Keys and values of `__share_group_state`, as the classes
-of Kafka's share coordinator write them. A line is {"name", "number" (a key's type, a value's version), "fields" as
-Kafka's JSON converters take them, "bytes" in hexadecimal digits}.
+`python interop/generate_share_state_records.py` (Java, Maven). Keys and values of `__share_group_state`, written by the
+classes of Kafka's share coordinator. A line is {"name", "number" (a key's type, a value's version), "fields" in the
+form of Kafka's JSON converters, "bytes" in hexadecimal digits}.
 """
 
 import json
@@ -34,7 +34,7 @@ def keys() -> Iterator[Line]:
 
 
 def values() -> Iterator[Line]:
-    """Return snapshots and updates, with and without the count that Kafka 4.1 did not have, and batches."""
+    """Return snapshots and updates, with and without the count that Kafka 4.1 lacks, and batches."""
     update = {"snapshotEpoch": 7, "leaderEpoch": 3, "startOffset": 100}
     snapshot = {**update, "stateEpoch": 2, "createTimestamp": 1_790_000_000_123, "writeTimestamp": 1_790_000_000_456}
     for name, fields in (("ShareSnapshotValue", snapshot), ("ShareUpdateValue", update)):
@@ -45,7 +45,7 @@ def values() -> Iterator[Line]:
 
 
 def main() -> None:
-    """Let Kafka encode them; write the fields and the bytes."""
+    """Encode the records with Kafka's classes; write the fields and the bytes."""
     lines = [*keys(), *values()]
     text = "".join(f"share.{name}\t0\t{number}\t{json.dumps(fields)}\n" for name, number, fields in lines)
     written = java("warmlog.interop.GroupRecords", text=text, version=WIRE_VERSION).splitlines()

@@ -1,7 +1,7 @@
 """Regenerate tests/fixtures/kafka/4.4.0/streams_group_records.jsonl.
 
 `python interop/generate_streams_group_records.py` (Java, Maven). Keys and values of streams groups in
-`__consumer_offsets`, as the classes of Kafka's group coordinator write them; a line is as in
+`__consumer_offsets`, written by the classes of Kafka's group coordinator; a line is as in
 `generate_consumer_group_records.py`.
 """
 

@@ -1,6 +1,6 @@
 """Regenerate tests/fixtures/kafka/4.4.0/topic_hashes.jsonl: `python interop/generate_topic_hashes.py` (Java, Maven).
 
-Hashes of topics and groups, as Kafka's group coordinator computes them. A line is {"topics": a list of {"id", "name",
+Hashes of topics and groups, computed by Kafka's group coordinator. A line is {"topics": a list of {"id", "name",
 "partitions", "racks" of each partition's replicas}, "hash" of the group, "topic_hashes" in the order of the topics}.
 """
 
@@ -19,10 +19,10 @@ IDS = ["ZROer-cbReKkMjZ9vBhQSg", "YPvN38jyS7OQpYfmpqHMPA", "____________________
 
 
 def groups() -> Iterator[list[dict[str, Any]]]:
-    """Return the topics of each group: short and long input, without racks, with few, repeated and odd ones."""
+    """Return the topics of each group: short and long input; without racks, with few, repeated and unusual ones."""
     yield []
     yield [topic(0, "t", 1, [])]
-    for partitions in (2, 8, 40, 57, 58, 59, 300, 5000):  # around the lengths where XXH3 changes its method
+    for partitions in (2, 8, 40, 57, 58, 59, 300, 5000):  # around the lengths at which XXH3 changes its algorithm
         yield [topic(0, "orders", partitions, [])]
     racks = [["b", "a"], ["a", "a", "b"], [], ["räck", "\U0001f409", "\uffee", ",", ""]]
     yield [topic(1, "payments", 4, racks)]
@@ -34,12 +34,12 @@ def groups() -> Iterator[list[dict[str, Any]]]:
 
 
 def topic(number: int, name: str, partitions: int, racks: list[list[str]]) -> dict[str, Any]:
-    """Return a topic as the Java program takes it."""
+    """Return a topic in the Java program's format."""
     return {"id": IDS[number], "name": name, "partitions": partitions, "racks": racks}
 
 
 def main() -> None:
-    """Let Kafka hash them; write the topics and the hashes."""
+    """Hash the groups with Kafka's classes; write the topics and the hashes."""
     every = list(groups())
     printed = java(
         "warmlog.interop.TopicHashes", text="".join(f"{json.dumps(each)}\n" for each in every), version=WIRE_VERSION

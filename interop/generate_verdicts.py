@@ -1,8 +1,8 @@
 """Regenerate tests/fixtures/kafka/4.3.1/verdicts.jsonl: `python interop/generate_verdicts.py` (Java, Maven).
 
-How a real Kafka handles batches that are unusual or invalid: one line per batch, with the topic's settings, the bytes
-sent, the error, the record errors and the times answered, and the bytes that then stood in the log file (none where it
-was refused). Values are hexadecimal digits where they are bytes.
+How a real Kafka handles unusual or invalid batches: one line per batch, with the topic's settings, the bytes sent, the
+error, the record errors and the times in the response, and the bytes then in the log file (none if refused). Bytes are
+hexadecimal digits.
 """
 
 import json
@@ -23,13 +23,13 @@ from tests.protocol.records.handmade import batch, record
 from warmlog.protocol.records.compression import Codec, compress
 
 TARGET = Path(__file__).parent.parent / "tests" / "fixtures" / "kafka" / KAFKA_VERSION / "verdicts.jsonl"
-#: Produce, the last version without compact fields: record errors and a message are in it.
+#: The last version of Produce without compact fields; it has record errors and a message.
 VERSION = 8
 #: The last version that refuses zstd.
 VERSION_BEFORE_ZSTD = 6
-#: A time that no limit of an hour allows, in the year 2200.
+#: A time in the year 2200, beyond any limit of an hour.
 FAR = 7_258_118_400_000
-#: A time that is long past.
+#: A time in the distant past.
 PAST = 1_600_000_000_000
 
 TOPICS: Mapping[str, Mapping[str, object]] = {
@@ -47,7 +47,7 @@ LOG_APPEND_TIME_BIT, CONTROL_BIT, DELETE_HORIZON_BIT = 8, 32, 64
 
 
 def three(*deltas: int, keys: tuple[bytes | None, ...] = (b"a", b"b", b"c")) -> bytes:
-    """Return three records whose times are relative to the batch's base timestamp."""
+    """Return three records with times relative to the batch's base timestamp."""
     pairs = zip(deltas, keys, strict=True)
     return b"".join(
         record(offset_delta=offset, timestamp_delta=delta, key=key) for offset, (delta, key) in enumerate(pairs)
@@ -155,7 +155,7 @@ def cases() -> Iterator[tuple[str, str, bytes]]:  # noqa: PLR0915  # a table
 
 
 def main() -> None:
-    """Send each batch; record the response and the bytes that it has added to the log file."""
+    """Send each batch; record the response and the bytes added to the log file."""
     lines = []
     with tempfile.TemporaryDirectory() as work, KafkaNode(Path(work) / "data") as node:
         kept = {"retention.ms": -1}  # the records are years old
@@ -181,12 +181,12 @@ def main() -> None:
 
 
 def leads(connection: socket.socket, topic: str) -> bool:
-    """Whether the node accepts produce requests for a topic yet; the probe itself stores nothing."""
+    """Return whether the node accepts produce requests for a topic yet; the probe itself stores nothing."""
     return produce(connection, topic, batch(record(), crc=1), VERSION)["error"] == CORRUPT_MESSAGE
 
 
 def produce(connection: socket.socket, topic: str, data: bytes, version: int) -> dict[str, object]:
-    """Send one request, read its reply."""
+    """Send a request, and read its reply."""
     name = topic.encode()
     body = pack(">hhih", 0, version, 1, -1) + pack(">hhii", -1, -1, 30_000, 1)
     body += pack(">h", len(name)) + name + pack(">iii", 1, 0, len(data)) + data
@@ -217,7 +217,7 @@ def produce(connection: socket.socket, topic: str, data: bytes, version: int) ->
 
 
 def nullable_string(data: bytes, at: int) -> tuple[str | None, int]:
-    """Read a string; return it and the position behind it."""
+    """Read a string; return it and the position after it."""
     (length,) = unpack_from(">h", data, at)
     at += 2
     return (None, at) if length < 0 else (data[at : at + length].decode(), at + length)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from interop.kafka_node import KAFKA_VERSION, java
 
-# The tools' classes by the names of the scripts that Kafka ships.
+# The tools' classes by the names of Kafka's scripts.
 CLASSES: Mapping[str, str] = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -35,7 +35,7 @@ CLASSES: Mapping[str, str] = {
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-# Tools whose address comes before the name of the subcommand.
+# Tools whose address comes before the subcommand.
 ADDRESS_FIRST = {"kafka-features", "kafka-metadata-quorum", "kafka-transactions"}
 
 
@@ -48,7 +48,7 @@ class Call:
     text: str = ""
 
     def line(self, bootstrap: str) -> str:
-        """Return the call as the Java program reads it."""
+        """Return the call in the Java program's format."""
         address = ("--bootstrap-server", bootstrap)
         parts = (address, self.arguments) if self.tool in ADDRESS_FIRST else (self.arguments, address)
         call = {"tool": CLASSES[self.tool], "arguments": [*parts[0], *parts[1]], "text": self.text}
@@ -57,7 +57,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
-    """The output of a tool, of both streams, and its exit status."""
+    """The output of a tool (both streams) and its exit status."""
 
     status: int
     output: str
@@ -73,11 +73,11 @@ def call(command: str, text: str = "") -> Call:
 def run(
     bootstrap: str, calls: Mapping[str, Call], *properties: str, version: str = KAFKA_VERSION
 ) -> dict[str, ToolOutput]:
-    """Run the calls in order against one broker; return their outputs by the same names.
+    """Run the calls in order against one broker; return their outputs by name.
 
-    `properties` are options of the virtual machine, such as -Dname=value. `version`: of the tools.
+    `properties` are options of the JVM, such as -Dname=value. `version`: version of the tools.
     """
     text = "".join(each.line(bootstrap) for each in calls.values())
     answers = java("warmlog.interop.Tools", text=text, options=properties, version=version)
-    lines = [line for line in answers.splitlines() if line.startswith('{"status":')]  # others: shutdown hooks
+    lines = [line for line in answers.splitlines() if line.startswith('{"status":')]  # other threads are shutdown hooks
     return {name: ToolOutput(**json.loads(line)) for name, line in zip(calls, lines, strict=True)}

@@ -1,7 +1,7 @@
-"""Kafka's assignors in one virtual machine: `python -m interop.kafka_assignors` compares them with this broker's.
+"""Run Kafka's assignors in one JVM: `python -m interop.kafka_assignors` compares them with this broker's.
 
-Printed are, for 1,000 members and 10,000 partitions, the partitions moved and the time, of Kafka the least of five runs
-on a warm virtual machine, of this broker the processor time of one.
+It prints, for 1,000 members and 10,000 partitions, the number of moved partitions and the time: for Kafka the minimum
+of five runs on a warm JVM, for this broker the processor time of one run.
 """
 
 import json
@@ -20,7 +20,7 @@ ID_SIZE = 16
 
 
 class Question(NamedTuple):
-    """What an assignor is asked: its name, members in order, topics. `times`: how often, for the time it takes."""
+    """The input of an assignor: its name, members in order, topics. `times`: number of runs, for timing."""
 
     assignor: str
     members: Mapping[str, Subscriber]
@@ -28,7 +28,7 @@ class Question(NamedTuple):
     times: int = 1
 
     def line(self) -> str:
-        """Return the question as the Java program reads it."""
+        """Return the question in the Java program's format."""
         members = {
             member_id: {
                 "topics": [_text(topic_id) for topic_id in sorted(member.topics)],
@@ -43,14 +43,14 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An assignment, and the time of the quickest run in nanoseconds."""
+    """An assignment, and the time of the fastest run in nanoseconds."""
 
     assigned: dict[str, Assignment]
     ns: int
 
 
 def ask(questions: Iterable[Question]) -> list[Answer]:
-    """Let Kafka's assignors answer; members without partitions that they leave out have an empty assignment."""
+    """Run Kafka's assignors; members that they omit get an empty assignment."""
     every = list(questions)
     lines = java("warmlog.interop.Assignments", text="".join(each.line() for each in every), version=WIRE_VERSION)
     return [_answer(question, json.loads(line)) for question, line in zip(every, lines.splitlines(), strict=True)]
@@ -74,7 +74,7 @@ def _id(text: str) -> bytes:
 
 
 def _questions() -> Iterator[tuple[str, Question]]:
-    """Return groups whose members come and go, by what happens to them; owners are as this broker assigned them."""
+    """Return groups by kind of membership change; owners are as assigned by this broker."""
     for topic_count, kinds in ((1, 1), (100, 1), (1000, 1), (100, 3)):
         ids = [(1 << 64 | number).to_bytes(ID_SIZE, "big") for number in range(topic_count)]
         topics = {each: TopicInfo(each, each.hex(), PARTITIONS // topic_count) for each in ids}

@@ -1,7 +1,7 @@
-"""A real Kafka on the loopback, of one node or of several, and the small Java programs in kafka/ beside it.
+"""Run a real Kafka on the loopback, with one or several nodes, and the small Java programs in kafka/ beside it.
 
-They are built once, with Maven. Nothing here imports warmlog, so that a report about a directory is Kafka's alone.
-Synchronous; every process that is started here is also ended here.
+They are built once, with Maven. Nothing here imports warmlog, so that a report about a directory is entirely Kafka's.
+Synchronous; every process started here is also ended here.
 """
 
 import fcntl
@@ -26,13 +26,13 @@ from interop.ports import free_ports
 PROJECT = Path(__file__).parent / "kafka"
 #: The version of the golden files, and of Kafka's tools and applications.
 KAFKA_VERSION = "4.3.1"
-#: The version whose messages and answers are compared with ours. Its Connect and MirrorMaker have not been published.
+#: The version whose messages and responses are compared with ours. Its Connect and MirrorMaker are not published.
 WIRE_VERSION = "4.4.0"
-#: One id for all golden files, so that a second run of the generator changes as little as it can.
+#: One id for all golden files, so that a second run of the generator changes as little as possible.
 CLUSTER_ID = "d2FybWxvZ2dvbGRlbg"
-#: Quick to start matters more than quick when warm: the programs live for seconds.
+#: A fast start matters more than speed when warm, since the programs run for seconds.
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-#: A directory of classes would keep a JVM from using an archive of classes.
+#: A directory of classes would prevent a JVM from using an archive of classes.
 PROGRAMS = PROJECT / "target" / "interop-kafka-1.jar"
 START_LIMIT_S = 90
 STOP_LIMIT_S = 60
@@ -50,7 +50,7 @@ SETTINGS: Mapping[str, object] = {
     "share.coordinator.state.topic.replication.factor": 1,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": "false",
-    # The cleaner and the retention check come at once instead of after seconds and minutes.
+    # The cleaner and the retention check run immediately instead of after seconds and minutes.
     "log.cleaner.backoff.ms": 100,
     "log.cleaner.dedupe.buffer.size": 4_194_304,
     "log.retention.check.interval.ms": 200,
@@ -63,7 +63,7 @@ class MissingToolError(Exception):
 
 
 def require_tools() -> None:
-    """Raise MissingToolError unless Java and Maven can be called."""
+    """Raise MissingToolError unless Java and Maven are installed."""
     missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     if missing:
         raise MissingToolError(f"not installed: {', '.join(missing)} (Debian: default-jdk-headless and maven)")
@@ -78,7 +78,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def build() -> str:
-    """Compile the programs and fetch Kafka's jars, unless done since their sources changed; returns the class path."""
+    """Compile the programs and fetch Kafka's jars, unless done since their sources changed; return the class path."""
     require_tools()
     stamp = PROJECT / "target" / "built"
     sources = [PROJECT / "pom.xml", *(PROJECT / "src").rglob("*.*")]
@@ -109,7 +109,7 @@ def class_path(version: str = KAFKA_VERSION) -> str:
 
 
 def jar(name: str, version: str = KAFKA_VERSION) -> Path:
-    """Return the path of one of Kafka's jars, which is fetched if it is missing."""
+    """Return the path of one of Kafka's jars; fetch it if it is missing."""
     libraries = Path(class_path(version).rpartition(":")[2]).parent
     return libraries / f"{name}-{version}.jar"
 
@@ -120,7 +120,7 @@ def archive_path(version: str) -> Path:
 
 
 def launch(version: str = KAFKA_VERSION, options: Sequence[str] = JVM_OPTIONS) -> list[str]:
-    """Return a command up to Java's class path; the main class and its arguments follow."""
+    """Return a Java command up to its class path, to be followed by the main class and its arguments."""
     archive = archive_path(version)
     shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.exists() else []
     return ["java", *options, *shared, "-cp", class_path(version)]
@@ -133,7 +133,7 @@ def java(
     version: str = KAFKA_VERSION,
     options: Sequence[str] = (),
 ) -> str:
-    """Run one Java program to its end with `text` as its standard input; returns its standard output."""
+    """Run a Java program to completion with `text` as its standard input; return its standard output."""
     command = [*launch(version, (*JVM_OPTIONS, *options)), main, *arguments]
     return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -148,9 +148,10 @@ class Dump:
     exception: str | None
 
     def findings(self) -> list[str]:
-        """Return what it found wrong with the file, a line each; a heading with nothing below it is left out.
+        """Return the errors it found, one per line, without headings of empty lists.
 
-        Of every segment but a log's first this version says that offset -1 is followed by the first one: no finding.
+        For every segment except a log's first, this version reports that -1 is followed by the first offset: not a
+        finding.
         """
         lines = [line for line in self.complaints.splitlines() if not re.fullmatch(r"\s+-1 is followed by \d+", line)]
         kept = [line for line, following in pairwise([*lines, ""]) if not is_bare_heading(line, following)]
@@ -158,7 +159,7 @@ class Dump:
 
 
 def is_bare_heading(line: str, following: str) -> bool:
-    """Return whether a line is the heading of a list of findings whose members were all removed."""
+    """Return whether a line is the heading of a list whose findings were all removed."""
     return line.startswith("Non-consecutive offsets in") and not following.startswith(" ")
 
 
@@ -169,7 +170,7 @@ def dump(commands: Iterable[Sequence[str | Path]]) -> list[Dump]:
 
 
 def consume(bootstrap: str, *topics: str, isolation: str = "read_uncommitted") -> list[dict[str, object]]:
-    """Return every partition as the Java consumer reads it: log_start_offset, end_offset, records (bytes in base64)."""
+    """Read every partition with the Java consumer; return log_start_offset, end_offset, records (bytes in base64)."""
     return [json.loads(line) for line in java("warmlog.interop.Consume", bootstrap, isolation, *topics).splitlines()]
 
 
@@ -180,7 +181,7 @@ def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, object]]) ->
 
 
 class Seat(NamedTuple):
-    """The addresses of a node in a quorum of brokers that are controllers, too, and all voters in Kafka's format."""
+    """The addresses of a node in a quorum of brokers that are also controllers, and all voters in Kafka's format."""
 
     broker: str
     controller: str
@@ -188,7 +189,7 @@ class Seat(NamedTuple):
 
 
 class KafkaNode:
-    """Kafka over one data directory. A context manager: started on entering, stopped cleanly on leaving."""
+    """Kafka with one data directory. A context manager: starts on entering, stops cleanly on leaving."""
 
     def __init__(
         self,
@@ -204,8 +205,8 @@ class KafkaNode:
     ) -> None:
         """Prepare a node.
 
-        `controller`: a running node whose cluster this one joins (give it a `node.id`). `seat`: its place in a quorum.
-        `secured`: the security protocol of one more listener, at `secured_bootstrap`.
+        `controller`: a running node whose cluster this one joins (give it a `node.id`). `seat`: its addresses in a
+        quorum. `secured`: the security protocol of another listener, at `secured_bootstrap`.
         """
         self.data = data
         self.controller_address = ""
@@ -234,12 +235,12 @@ class KafkaNode:
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Format the directory if it is new, start, and return when Kafka says that it has started."""
+        """Format the directory if it is new, start, and wait until Kafka reports that it has started."""
         self.begin()
         self.wait_until_started()
 
@@ -257,7 +258,7 @@ class KafkaNode:
         self._follower.start()
 
     def wait_until_started(self) -> None:
-        """Return when Kafka says that it has started."""
+        """Wait until Kafka reports that it has started."""
         assert self._process is not None
         started = self._started
         started.wait(START_LIMIT_S)
@@ -278,7 +279,7 @@ class KafkaNode:
             self._wait()
 
     def log(self) -> str:
-        """Return what Kafka has logged so far: warnings and worse, over all starts."""
+        """Return Kafka's log so far: warnings and errors, over all starts."""
         return self._log.read_text() if self._log.exists() else ""
 
     def _wait(self) -> None:
@@ -307,7 +308,7 @@ class KafkaNode:
             roles["listener.security.protocol.map"] = ",".join(map(":".join, protocols.items()))
             advertised += listener
         settings = {
-            "log.dirs": self.data,  # unless others are given, the first of which it is
+            "log.dirs": self.data,  # unless others are given, of which it is the first
             **self._given,
             **roles,
             "advertised.listeners": advertised,
@@ -323,7 +324,7 @@ class KafkaNode:
                 log.flush()
                 if "Kafka Server started" in line:
                     started.set()
-        started.set()  # it ended: whoever waits looks at the process
+        started.set()  # it ended; waiting callers check the process
 
 
 class KafkaNodes(Nodes[KafkaNode]):
@@ -355,7 +356,7 @@ class KafkaNodes(Nodes[KafkaNode]):
         super().__init__(nodes)
 
     def start(self) -> None:
-        """Start all nodes, and return when they serve."""
+        """Start all nodes, and wait until they are ready."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(KafkaNode.begin, self.nodes.values()))
         for node in self.nodes.values():

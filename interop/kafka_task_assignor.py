@@ -1,7 +1,7 @@
-"""Kafka's assignor of tasks: `python -m interop.kafka_task_assignor` compares it with this broker's.
+"""Run Kafka's task assignor: `python -m interop.kafka_task_assignor` compares it with this broker's.
 
-Printed are the active tasks moved and the time, of Kafka the least of five runs on a warm virtual machine, of this
-broker the processor time of one.
+It prints the number of moved active tasks and the time: for Kafka the minimum of five runs on a warm JVM, for this
+broker the processor time of one run.
 """
 
 import json
@@ -19,14 +19,14 @@ TASKS = 10_000
 
 
 class Answer(NamedTuple):
-    """An assignment, and the time of the quickest run in nanoseconds."""
+    """An assignment, and the time of the fastest run in nanoseconds."""
 
     assigned: dict[str, Tasks]
     ns: int
 
 
 def ask(groups: Iterable[Group], times: int = 1) -> list[Answer]:
-    """Let Kafka's assignor answer."""
+    """Run Kafka's assignor."""
     lines = "".join(_line(group, times) for group in groups)
     return [_answer(json.loads(line)) for line in java(str(PROGRAM), text=lines, version=WIRE_VERSION).splitlines()]
 
@@ -64,7 +64,7 @@ def _answer(fields: Mapping[str, Mapping[str, Mapping[str, Mapping[str, list[int
 
 
 def _groups() -> Iterator[tuple[str, Group]]:
-    """Return groups with 10,000 tasks whose processes come and go, by what happens to them."""
+    """Return groups with 10,000 tasks, by kind of change of their processes."""
     for processes, threads, parts, replicas in ((1, 1, 1, 0), (100, 1, 10, 0), (100, 10, 10, 1), (1000, 1, 100, 1)):
         title = f"{processes} processes, {threads} threads, {parts} subtopologies, {replicas} standby"
         subtopologies = {f"{number:03}": Size(TASKS // parts, True) for number in range(parts)}

@@ -14,9 +14,9 @@ SOURCES = PROJECT / "node_modules" / "@confluentinc" / "kafka-javascript" / "dep
 BUILD = Path(__file__).parent.parent / "build" / "librdkafka"
 LIMIT_S = 400
 TESTS_AT_ONCE = 5
-#: Of tests that decide by it what to expect.
+#: The version of Kafka on which tests base their expectations.
 KAFKA_VERSION = "3.9.0"
-#: From which on the suite has share groups.
+#: The first version with share groups in the suite.
 SHARE_VERSION = "4.2.0"
 TOOLS = {"npm": "npm", "make": "make", "gcc": "gcc", "g++": "g++"}
 _ROW = re.compile(r"^\|\s+(\d{4})_(\w+)\s+\|\s+(PASSED|FAILED|SKIPPED)\s+\|", re.MULTILINE)
@@ -30,7 +30,7 @@ def listed(name: str = "suite.txt") -> list[str]:
 
 
 def build() -> Path:
-    """Fetch and build the suite unless that is done; return its directory. Raises MissingToolError."""
+    """Fetch and build the suite unless already done; return its directory. Raises MissingToolError."""
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise MissingToolError(f"not installed: {tool} (Debian: {package})")
@@ -50,7 +50,7 @@ def build() -> Path:
 def run(
     bootstrap: str, directory: Path, numbers: Sequence[str] = (), version: str = KAFKA_VERSION
 ) -> Mapping[str, str]:
-    """Run tests, the ones in suite.txt unless others are given; return the outcomes of their parts by name.
+    """Run tests (those in suite.txt unless others are given); return the outcomes of their parts by name.
 
     The log stays in the directory.
     """
@@ -64,7 +64,7 @@ def run(
         "TESTS": ",".join(numbers or listed()),
         "TEST_KAFKA_VERSION": version,
     }
-    # -L: none of the tests without a broker; -Q: quick; -E: without the library that slows sockets down
+    # -L: no tests without a broker; -Q: quick; -E: without the library that slows down sockets
     command = ["./test-runner", f"-p{TESTS_AT_ONCE}", "-L", "-Q", "-E"]
     report, log = directory / "report.txt", directory / "suite.log"
     with report.open("wb") as out, log.open("wb") as err:

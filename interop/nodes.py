@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 
 class Place(NamedTuple):
-    """Where a process runs: the address it listens at, and the command in front of its own (`ip netns exec NAME`)."""
+    """Where a process runs: its listen address, and a command prefix (`ip netns exec NAME`)."""
 
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
@@ -23,20 +23,20 @@ class Node(Protocol):
         """Its address."""
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the process if it is running."""
 
 
 N = TypeVar("N", bound=Node)
 
 
 class Nodes(Generic[N]):
-    """Nodes by their ids. A context manager: `start` on entering, killed on leaving and where the start fails."""
+    """Nodes by id. A context manager: started on entering, killed on leaving and if the start fails."""
 
     def __init__(self, nodes: Mapping[int, N]) -> None:
         self.nodes = dict(nodes)
 
     def start(self) -> None:
-        """Start all nodes, and return when they serve."""
+        """Start all nodes, and wait until they are ready."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

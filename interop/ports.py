@@ -1,14 +1,14 @@
-"""Ports for servers that must be told theirs before they start."""
+"""Choose ports for servers that must know theirs before they start."""
 
 import socket
 from random import SystemRandom
 
 FIRST = 10_000
-END = 32_768  # from here on Linux gives ports to sockets that ask for none, in any process and at any time
+END = 32_768  # from here on, Linux may assign ports to sockets of any process at any time
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports in a row on which nobody listened a moment ago."""
+    """Return consecutive ports on which no process was listening a moment ago."""
     random = SystemRandom()
     while True:
         first = random.randrange(FIRST, END - count)

@@ -57,7 +57,7 @@ SECTIONS = {
 }
 
 
-_EQUALS = re.compile(r"(?<=[\w\])])=(?=[\w\"'(\[-])")  # ast.unparse leaves out the spaces
+_EQUALS = re.compile(r"(?<=[\w\])])=(?=[\w\"'(\[-])")  # ast.unparse omits the spaces
 
 
 def python_api() -> str:
@@ -102,7 +102,7 @@ def member(owner: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def public_methods(found: type) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the public methods of a class and of its bases here; of an overloaded one, the implementation."""
+    """Yield the public methods of a class and its bases in this project; for overloads, the implementation."""
     methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
     for each in reversed(found.__mro__):
         if each.__module__.startswith("warmlog"):
@@ -113,7 +113,7 @@ def public_methods(found: type) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
-    """Write how a function is called, as a block of code."""
+    """Write a function's signature as a block of code."""
     arguments = node.args
     arguments.args = [each for each in arguments.args if each.arg != "self"]
     words = "async def" if isinstance(node, ast.AsyncFunctionDef) and name != "connect" else "def"
@@ -126,7 +126,7 @@ def signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
 
 
 def split_arguments(arguments: str) -> list[str]:
-    """Split at commas outside of brackets."""
+    """Split at commas outside brackets."""
     parts, depth = [""], 0
     for character in arguments:
         depth += (character in "([{") - (character in ")]}")
@@ -153,7 +153,7 @@ def syntax(found: Any) -> Any:
 
 
 def alias_of(name: str) -> str:
-    """Return what a type alias stands for, as its module writes it."""
+    """Return the type behind an alias, as written in its module."""
     client = warmlog.client
     for module in (
         client.consuming.subscription,
@@ -169,5 +169,5 @@ def alias_of(name: str) -> str:
 
 
 def is_public(target: ast.expr) -> bool:
-    """Whether a field's name does not begin with an underscore."""
+    """Return whether a field's name does not begin with an underscore."""
     return not ast.unparse(target).startswith("_")

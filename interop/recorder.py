@@ -19,7 +19,7 @@ _PIECE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One request and its reply, frames without their lengths. A request with acks 0 has no reply: empty."""
+    """One request and its reply, frames without their lengths. The reply to a request with acks 0 is empty."""
 
     key: int
     version: int
@@ -46,7 +46,7 @@ class _Frames:
 
 
 class _Conversation:
-    """One connection: requests that wait for their replies, which come in order."""
+    """One connection: requests awaiting their replies, which come in order."""
 
     def __init__(self, tell: Callable[[Exchange], None]) -> None:
         self._tell = tell
@@ -68,9 +68,9 @@ class _Conversation:
 
 
 class Recorder:
-    """The proxy, a context manager. `address` is where it listens, "host:port"; `aim` says where it passes things on.
+    """The proxy, a context manager. `address` is its listen address, "host:port"; `aim` sets the forwarding target.
 
-    `exchanges` grows as replies pass; read it when the clients have disconnected.
+    `exchanges` grows with each reply; read it when the clients have disconnected.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Recorder:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there_reader, there_writer = await asyncio.open_connection(*self._target)
-        except OSError:  # the broker has gone: so must the client
+        except OSError:  # the broker has disconnected, so disconnect the client
             writer.close()
             return
         conversation = _Conversation(self.exchanges.append)

@@ -1,8 +1,8 @@
 """Write the generated parts of the reference pages in `docs`: `make docs`, or `python interop/reference_pages.py`.
 
-On each page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->` comes from the code: from its tables
-of APIs and settings, from the declarations of metrics, from the command line's own options; and from what Kafka serves
-(tests/fixtures/kafka/4.4.0/served.json). The rest of a page is written by hand and kept.
+On each page, the text between `<!-- generated: NAME -->` and `<!-- end -->` comes from the code: from its tables of
+APIs and settings, the declarations of metrics, and the options of the command line; and from a list of what Kafka
+serves (tests/fixtures/kafka/4.4.0/served.json). The rest of a page is written by hand and kept.
 """
 
 import ast
@@ -51,7 +51,7 @@ PAGES: Mapping[Path, tuple[str, ...]] = {
     DOCS / "authorization.md": ("authorization",),
     DOCS / "console.md": ("console-endpoints",),
 }
-Kafka = Mapping[str, Any]  # what a real Kafka serves, from SERVED
+Kafka = Mapping[str, Any]  # APIs and settings of a real Kafka, from SERVED
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -73,14 +73,14 @@ def versions(first: int, last: int) -> str:
 
 
 def authorization(_: Kafka) -> str:
-    """List what each API needs from the authorizer."""
+    """List the permissions that each API requires."""
     rows = [(row.name, row.needs, row.missing) for row in sorted(ROWS.values(), key=lambda row: row.name.lower())]
     rows += [(f"HTTP: {path}", f"{each.name} Cluster", "status 403") for path, each in HTTP_PATHS.items()]
     return table(("API", "needs", "without it"), rows)
 
 
 def console_endpoints(_: Kafka) -> str:
-    """List the endpoints of the console, with their parameters, what they return, and the rights they need."""
+    """List the endpoints of the console, with their parameters, results and required permissions."""
     rows = []
     for each in ROUTES:
         parameters = "; ".join(f"`{name}`: {meaning}" for name, meaning in each.parameters.items())
@@ -126,7 +126,7 @@ def broker_settings(kafka: Kafka) -> str:
 
 
 def default_of(name: str, default: str | None) -> str:
-    """Write a setting's default, or the setting that takes its place where it is not set."""
+    """Write a setting's default, or the setting used instead if it is not set."""
     if name == MIN_ISR:
         return f"{code('1')}, or {code('2')}"
     if default is None:
@@ -179,7 +179,7 @@ def tabled_gauges(found: ast.Dict) -> Iterator[Metric]:
 
 
 def is_of_cluster(metric: Metric) -> bool:
-    """Return whether only a broker of a cluster exports a metric."""
+    """Return whether a metric is exported only in a cluster."""
     is_of_store = metric.name.startswith("warmlog_cluster_store_") and not metric.name.endswith("silence_seconds")
     return metric.name.startswith(("warmlog_cluster_", "warmlog_replication_")) and not is_of_store
 
@@ -202,7 +202,7 @@ def partition_metrics(_: Kafka) -> str:
 
 
 def metric_table(found: Iterable[Metric]) -> str:
-    """Write metrics as a table, in order of their names."""
+    """Write metrics as a table, sorted by name."""
     rows = [
         (code(metric.name), metric.kind, ", ".join(map(code, metric.labels)) or "none", metric.help)
         for metric in sorted(found)
@@ -218,7 +218,7 @@ def commands(_: Kafka) -> str:
 
 
 def runnable_commands(context: click.Context) -> Iterator[click.Context]:
-    """Yield a context for each command, and each group that does something itself, in the order of `--help`."""
+    """Yield a context for each command, and for each group that is itself runnable, in the order of `--help`."""
     if not isinstance(context.command, click.Group):
         yield context
         return
@@ -245,7 +245,7 @@ def command_section(context: click.Context) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Convert a paragraph of a help text to Markdown; one that click must not wrap becomes a block of code."""
+    """Convert a paragraph of a help text to Markdown; one that click must not wrap becomes a code block."""
     if text.startswith("\b\n"):
         return f"```text\n{text[2:]}\n```"
     return textwrap.fill(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)
@@ -279,7 +279,7 @@ BLOCKS: Mapping[str, Callable[[Kafka], str]] = {
 
 
 def generated(document: str) -> str:
-    """Return a page with its generated blocks as the code is now. Raises KeyError for an unknown block."""
+    """Return a page with its generated blocks updated from the code. Raises KeyError for an unknown block."""
     kafka = json.loads(SERVED.read_text())
     return _BLOCK.sub(lambda block: block[1] + BLOCKS[block[2]](kafka) + block[3], document)
 

@@ -1,6 +1,7 @@
 """Spark's own Kafka connector: its jars, and reads and writes with it.
 
-The jars are fetched once per version, with Maven. Nothing here imports warmlog, so that results are the connector's.
+The jars are fetched once per version, with Maven. Nothing here imports warmlog, so that the results are the connector's
+own.
 """
 
 import shutil
@@ -15,7 +16,7 @@ PROJECT = Path(__file__).parent / "spark"
 
 
 def connector_jars(version: str) -> str:
-    """Return the class path of a version of the connector; download it if needed. Raises MissingToolError."""
+    """Return the class path of a version of the connector; download it if necessary. Raises MissingToolError."""
     if shutil.which("mvn") is None:
         raise MissingToolError("not installed: mvn (Debian: maven)")
     directory = PROJECT / "target" / version

@@ -1,6 +1,6 @@
-"""Several warmlog processes that form one cluster on loopback addresses, to be killed, frozen and restarted.
+"""Run several warmlog processes as a cluster on loopback addresses, which can be killed, frozen and restarted.
 
-Nothing here imports warmlog. Synchronous; every process that is started here is also ended here.
+Nothing here imports warmlog. Synchronous; every process started here is also ended here.
 """
 
 import os
@@ -22,7 +22,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 class WarmlogNode:
-    """One broker process over its data directories. It keeps its ports over restarts, as clients know them."""
+    """One broker process with its data directories. It keeps its ports across restarts, since clients know them."""
 
     def __init__(
         self,
@@ -33,27 +33,27 @@ class WarmlogNode:
         place: Place = LOOPBACK,
         directories: int = 1,
     ) -> None:
-        """`directories`: how many data directories it has."""
+        """`directories`: number of data directories."""
         self.node_id = node_id
         self.data = directory / f"node-{node_id}"
         self.directories = [self.data, *[directory / f"node-{node_id}-{more}" for more in range(2, directories + 1)]]
         self.log = directory / f"node-{node_id}.log"
         ports = zip(("kafka", "native", "http"), free_ports(3), strict=True)
         self.addresses = {listener: f"{place.host}:{port}" for listener, port in ports}
-        self.environment: dict[str, str] = {}  # variables that the process gets besides those of this one
+        self.environment: dict[str, str] = {}  # environment variables in addition to those of this process
         self._settings = {"node.id": node_id, "log.dirs": ",".join(map(str, self.directories)), **settings}
         self._prefix = place.prefix
         self._process: subprocess.Popen[str] | None = None
-        self._log_begin = 0  # of the latest run, in bytes
+        self._log_begin = 0  # start of the latest run's log, in bytes
 
     @property
     def is_running(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -63,7 +63,7 @@ class WarmlogNode:
         return self.addresses["kafka"]
 
     def start(self) -> None:
-        """Start the process, and return when it is ready. Raises RuntimeError with the end of its log."""
+        """Start the process, and wait until it is ready. Raises RuntimeError with the end of its log."""
         self.begin()
         self.wait_until_ready()
 
@@ -80,7 +80,7 @@ class WarmlogNode:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
 
     def wait_until_ready(self) -> None:
-        """Return when the broker serves. Raises RuntimeError with the end of its log if it does not."""
+        """Wait until the broker is ready. Raises RuntimeError with the end of its log if it fails."""
         assert self._process is not None
         assert self._process.stdout is not None
         overdue = threading.Timer(START_LIMIT_S, self._process.kill)
@@ -102,7 +102,7 @@ class WarmlogNode:
             return log.read()
 
     def wait_until_logged(self, text: str) -> None:
-        """Return when the log of this run contains a text. Raises RuntimeError if the process ends without."""
+        """Wait until the log of this run contains a text. Raises RuntimeError if the process ends first."""
         assert self._process is not None
         limit = time.monotonic() + START_LIMIT_S
         while text not in self.logged:
@@ -113,7 +113,7 @@ class WarmlogNode:
                 raise RuntimeError(f"node {self.node_id} did not log {text!r}: {self.logged[-3000:]}")
 
     def wait_until_ended(self) -> int:
-        """Wait until the process ends by itself, and return the exit status."""
+        """Wait until the process ends by itself; return the exit status."""
         return self._end()
 
     def stop(self) -> int:
@@ -131,7 +131,7 @@ class WarmlogNode:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let the process stand still within the block."""
+        """Suspend the process within the block."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
         try:
@@ -166,10 +166,10 @@ class WarmlogNodes(Nodes[WarmlogNode]):
         has_racks: bool = False,
         directories: int = 1,
     ) -> None:
-        """`places`: one for each broker, if they are not all on the loopback interface.
+        """`places`: one for each broker, unless all are on the loopback interface.
 
-        `has_racks`: broker N is in `rack-N`, and a consumer reads from the replica in its rack. `directories`: of data,
-        for each broker.
+        `has_racks`: broker N is in `rack-N`, and a consumer reads from the replica in its rack. `directories`: number
+        of data directories of each broker.
         """
         shared = {"warmlog.cluster.etcd": etcd, **(settings or {})}
         nodes = {}
@@ -179,7 +179,7 @@ class WarmlogNodes(Nodes[WarmlogNode]):
         super().__init__(nodes)
 
     def start(self) -> None:
-        """Start all brokers, and return when they serve."""
+        """Start all brokers, and wait until they are ready."""
         for node in self.nodes.values():
             node.begin()
         for node in self.nodes.values():

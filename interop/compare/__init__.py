@@ -1,4 +1,4 @@
-"""Compare warmlog's answers with those of a real Kafka, request by request.
+"""Compare warmlog's responses with a real Kafka's, request by request.
 
-Start reading with `__main__` (what a run does), then `scenarios` (the requests) and `expected` (the known differences).
+Start with `__main__` (a run), then `scenarios` (the requests) and `expected` (the known differences).
 """

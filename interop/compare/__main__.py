@@ -29,9 +29,9 @@ def main() -> int:
         "--only", choices=[*AREAS, *SEQUENCES], action="append", help="compare one area; may be repeated"
     )
     parser.add_argument(
-        "--kafka", default=WIRE_VERSION, metavar="VERSION", help="of Kafka; an older one lacks what is newer here"
+        "--kafka", default=WIRE_VERSION, metavar="VERSION", help="version of Kafka; older ones lack newer APIs"
     )
-    parser.add_argument("--all", action="store_true", help="print the expected differences, too")
+    parser.add_argument("--all", action="store_true", help="also print the expected differences")
     options = parser.parse_args()
     areas = options.only or [*AREAS, *SEQUENCES]
     started = time.monotonic()
@@ -48,7 +48,7 @@ def main() -> int:
         print(difference)
     stale = [] if options.only else [entry for entry in EXPECTED if not entry.matches]
     for entry in stale:
-        print(f"expected, but not found any more: {entry}")
+        print(f"expected, but no longer found: {entry}")
     disagreements = [found for found in sequences if found is not None]
     for disagreement in disagreements:
         print(disagreement)

@@ -14,7 +14,7 @@ from interop.compare.wire import BY_NAME, Connection
 from interop.kafka_node import SETTINGS, WIRE_VERSION, KafkaNode
 
 START_LIMIT_S = 60
-# As Kafka's defaults, where `SETTINGS` are for tests that wait for the cleaner.
+# Kafka's defaults, since `SETTINGS` are for tests that wait for the cleaner.
 _KAFKA = {name: value for name, value in SETTINGS.items() if not name.startswith("log.")}
 _WARMLOG = {
     "auto.create.topics.enable": "false",
@@ -25,7 +25,7 @@ _WARMLOG = {
 
 @contextmanager
 def kafka(directory: Path, version: str = WIRE_VERSION) -> Iterator[str]:
-    """Run Kafka; gives its address."""
+    """Run Kafka; yield its address."""
     with KafkaNode(directory / "kafka", settings=_KAFKA, version=version) as node:
         _warm_up(node.bootstrap)
         yield node.bootstrap
@@ -33,7 +33,7 @@ def kafka(directory: Path, version: str = WIRE_VERSION) -> Iterator[str]:
 
 @contextmanager
 def warmlog(directory: Path) -> Iterator[str]:
-    """Run `warmlog serve` as a process; gives its address."""
+    """Run `warmlog serve` as a process; yield its address."""
     command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory / "warmlog")]
     command += ["--kafka", "127.0.0.1:0", "--native", "none", "--http", "none"]
     for name, value in _WARMLOG.items():
@@ -53,7 +53,7 @@ def warmlog(directory: Path) -> Iterator[str]:
 
 
 def _warm_up(address: str) -> None:
-    """Wait until coordinators and producer ids are available, for which a new Kafka first returns errors."""
+    """Wait until coordinators and producer ids are available; a new Kafka first returns errors for them."""
     deadline = time.monotonic() + START_LIMIT_S
     with Connection(address) as connection:
         for api, version, fields in (

@@ -1,4 +1,4 @@
-"""Find the differences between two runs of a scenario, and leave out those that are expected."""
+"""Find the differences between two runs of a scenario, and filter out expected ones."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from interop.compare.session import Step
 
 MISSING = "<missing>"
 ANY: Any = "<any value>"
-ENDED_EARLY = "it ended early"  # the label of a step: the scenario could not go on
+ENDED_EARLY = "it ended early"  # label of a step: the scenario could not continue
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that differs. path: the fields that lead to it; where: the same with the elements of arrays."""
+    """A value that differs. path: the fields that lead to it; where: the same, including array elements."""
 
     area: str
     level: str
@@ -33,9 +33,9 @@ class Difference:
 
 @dataclass(slots=True)
 class Expected:
-    """Differences that are known, by patterns (`fnmatch`) of area/label and of API.path.
+    """A known difference, by patterns (`fnmatch`) for area/label and API.path.
 
-    kafka, warmlog: the values that differ, ANY for all of them.
+    kafka, warmlog: the differing values; ANY matches all.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Expected:
     matches: int = field(default=0, compare=False)
 
     def covers(self, difference: Difference) -> bool:
-        """Whether the difference is this one."""
+        """Return whether this entry covers the difference."""
         return (
             self.kafka in (ANY, difference.kafka)
             and self.warmlog in (ANY, difference.warmlog)
@@ -65,7 +65,7 @@ def differences(area: str, level: str, kafka: Sequence[Step], warmlog: Sequence[
         if theirs.label != ours.label:
             found.append(Difference(area, level, theirs, "step", "step", theirs.label, f"{ours.label}: {ours.answer}"))
             break
-        if theirs.label == ENDED_EARLY:  # what was not compared may differ, even if both ended here
+        if theirs.label == ENDED_EARLY:  # later steps were not compared and may differ, even if both ended here
             found.append(Difference(area, level, theirs, "step", "step", theirs.answer, ours.answer))
             continue
         for path, where, one, other in _unlike("", "", theirs.answer, ours.answer):
@@ -104,7 +104,7 @@ def _unlike(path: str, where: str, kafka: Any, warmlog: Any) -> Iterator[tuple[s
 
 
 def _by_identity(values: list[Any]) -> dict[tuple[str, ...], Any]:
-    """Return elements by their names, numbered if several have the same name."""
+    """Return elements by name, numbered if several have the same name."""
     found: dict[tuple[str, ...], Any] = {}
     for value in values:
         name = identity(value)

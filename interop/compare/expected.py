@@ -1,19 +1,19 @@
-"""The known differences, each with its reason. One that a full run no longer finds is reported.
+"""The known differences, each with its reason. A full run reports entries that it no longer finds.
 
-`docs/kafka-compatibility.md` describes those that a client or an administrator could notice. Of texts
-(error messages), only their presence is compared.
+`docs/kafka-compatibility.md` describes differences that a client or an administrator could notice. For texts (error
+messages), only their presence is compared.
 """
 
 from interop.compare.difference import MISSING, Expected
 from interop.compare.normal import TEXT
 
 NO_TOPIC_ID = bytes(16)
-_WHY = "warmlog says what is wrong where Kafka has the code alone"
+_WHY = "warmlog explains the error, Kafka has only the code"
 _FAILED = "Kafka fails with UNKNOWN_SERVER_ERROR, warmlog names the error"
 _ELR = "with eligible leader replicas, Kafka sets min.insync.replicas for the whole cluster"
-_AS_GIVEN = "Kafka answers with the text that was given, warmlog with the value"
-_CUT = "what is cut off is corrupt, and clients send it again; Kafka calls it no batch"
-_UNSAFE = "Kafka stores what readers or compaction stumble over; see docs/formats.md"
+_AS_GIVEN = "Kafka returns the text as given, warmlog the value"
+_CUT = "a cut-off batch is corrupt, and clients send it again; Kafka does not consider it a batch"
+_UNSAFE = "Kafka stores batches that readers or compaction fail on; see docs/formats.md"
 
 EXPECTED: list[Expected] = [
     # -- everywhere --
@@ -22,54 +22,54 @@ EXPECTED: list[Expected] = [
     Expected(
         "*",
         "DeleteTopics.responses.topic_id",
-        "the id of a topic that was named by its name is not answered: no client reads it",
+        "the id of a topic requested by name is not returned: no client reads it",
         warmlog=NO_TOPIC_ID,
     ),
     Expected(
         "*",
         "Produce.responses.partition_responses.log_append_time_ms",
-        "Kafka answers a duplicate with its largest timestamp, which clients take for an append time",
+        "Kafka answers a duplicate with its largest timestamp, which clients mistake for an append time",
         warmlog=-1,
     ),
     # -- the node and its features --
     Expected(
         "cluster/versions*",
         "ApiVersions.*_features",
-        "the other features are of groups that are not served",
+        "the other features belong to groups that are not served",
         warmlog=MISSING,
     ),
     Expected(
         "cluster/versions*",
         "ApiVersions.supported_features.min_version",
-        "the metadata have one level, there is none to go back to",
+        "the metadata has only one level, so no downgrade is possible",
         kafka=7,
         warmlog=33,
     ),
     Expected(
         "cluster/feature *",
         "UpdateFeatures.results.error_message",
-        "Kafka has a text beside an error code of 0, too",
+        "Kafka has a text even with error code 0",
         kafka=TEXT,
         warmlog=None,
     ),
     Expected(
         "cluster/*coordinator*",
         "FindCoordinator.error_message",
-        "Kafka has a text beside an error code of 0, too",
+        "Kafka has a text even with error code 0",
         kafka=TEXT,
         warmlog=None,
     ),
     Expected(
         "cluster/partitions *",
         "DescribeTopicPartitions.topics.topic_authorized_operations",
-        "Kafka leaves them out where the cursor is behind the last partition",
+        "Kafka omits them if the cursor is past the last partition",
         kafka=-(1 << 31),
     ),
     # -- topics --
     Expected(
         "topics/create with no time",
         "CreateTopics.topics*",
-        "Kafka times out with a time-out of 0, which no client sends; here the answer waits for no other node",
+        "Kafka times out with a timeout of 0, which no client sends; here the response waits for no other node",
     ),
     Expected(
         "topics/create with preallocate*", "CreateTopics.topics.configs.value", _AS_GIVEN, kafka="TRUE", warmlog="true"
@@ -97,20 +97,20 @@ EXPECTED: list[Expected] = [
     Expected(
         "configs/describe a topic with synonyms",
         "DescribeConfigs.results.configs.synonyms",
-        "warmlog names all settings that a value can come from",
+        "warmlog lists all settings that a value can come from",
         kafka=MISSING,
     ),
     Expected(
         "configs/describe the broker's node.id",
         "DescribeConfigs.results.configs*source",
-        "a setting given at the start with its default counts as the default",
+        "a setting given at startup with its default counts as the default",
         kafka=4,
         warmlog=5,
     ),
     Expected(
         "configs/describe the broker's log.cleaner.threads",
         "DescribeConfigs.results.configs.read_only",
-        "the cleaner's threads are started once",
+        "the cleaner's threads are only started once",
         kafka=False,
         warmlog=True,
     ),
@@ -120,26 +120,30 @@ EXPECTED: list[Expected] = [
     Expected(
         "configs/alter broker * no.such*",
         "IncrementalAlterConfigs.responses.error_code",
-        "a setting that nobody knows is refused; Kafka keeps it, for plugins",
+        "an unknown setting is refused; Kafka keeps it, for plugins",
         kafka=0,
         warmlog=42,
     ),
-    Expected("configs/replace one twice", "AlterConfigs.*", "Kafka fails and never answers"),
+    Expected("configs/replace one twice", "AlterConfigs.*", "Kafka fails and never responds"),
     Expected(
         "sequences/*: config * bad",
         "IncrementalAlterConfigs.responses.error_code",
-        "of a bad value for a topic that is not there, the missing topic is told",
+        "for a bad value of a missing topic, the missing topic is reported",
         kafka=40,
         warmlog=3,
     ),
     # -- batches, and their producers --
-    Expected("produce/null", "Produce.*", "Kafka fails and never answers"),
+    Expected("produce/null", "Produce.*", "Kafka fails and never responds"),
     *[
         Expected(f"produce/{label}", "Produce.responses.partition_responses.error_code", _CUT, kafka=87, warmlog=2)
         for label in ("with a length too great", "cut short", "a header alone", "half a header")
     ],
     *[
-        Expected(f"produce/{prefix}{label}", f"{api}.*", "Kafka cuts off what is no whole batch; see docs/formats.md")
+        Expected(
+            f"produce/{prefix}{label}",
+            f"{api}.*",
+            "Kafka cuts off bytes that are not a whole batch; see docs/formats.md",
+        )
         for label in ("with bytes behind", "with half a batch behind")
         for prefix, api in (("", "Produce"), ("what is stored of: ", "Fetch"))
     ],
@@ -152,12 +156,12 @@ EXPECTED: list[Expected] = [
     Expected(
         "produce/one good, one bad",
         "Produce.responses.partition_responses.*",
-        "Kafka refuses a whole request for one partition whose data is no batch; here the others are stored",
+        "Kafka refuses a whole request if the data of one partition is not a batch; here the others are stored",
     ),
     Expected(
         "produce/one partition twice",
         "Produce.responses.partition_responses",
-        "Kafka drops the first of two entries for one partition unanswered; here both are stored and answered",
+        "Kafka silently drops the first of two entries for one partition; here both are stored and answered",
         kafka=MISSING,
     ),
     Expected(
@@ -178,7 +182,7 @@ EXPECTED: list[Expected] = [
     Expected(
         "transact*/*",
         "Produce.responses.partition_responses.error_code",
-        "of a batch without its transactional id for a topic id that is not there, the missing topic is told",
+        "for a batch without its transactional id and an unknown topic id, the missing topic is reported",
         kafka=53,
         warmlog=100,
     ),
@@ -188,7 +192,7 @@ EXPECTED: list[Expected] = [
     Expected(
         "fetch/as replica *",
         "Fetch.responses.partitions.current_leader.*",
-        "a broker by itself names no leader (KIP-951): there is no other one to go to",
+        "a broker by itself names no leader (KIP-951), since there is no other one",
         warmlog=-1,
     ),
     Expected(
@@ -201,7 +205,7 @@ EXPECTED: list[Expected] = [
     Expected(
         "races/fetch of a deleted topic",
         "Fetch.responses.partitions.aborted_transactions",
-        "an empty list beside every error of an unknown partition; Kafka has null where it was known before",
+        "an empty list with every error of an unknown partition; Kafka has null if it was known before",
         kafka=None,
         warmlog=[],
     ),
@@ -227,7 +231,7 @@ EXPECTED: list[Expected] = [
     Expected(
         "*groups/describe one twice",
         "*Describe*.groups",
-        "a group that is named twice is described once, so that a short request gets no endless answer",
+        "a group named twice is described once, so that a short request gets no endless response",
         warmlog=MISSING,
     ),
 ]

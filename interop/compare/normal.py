@@ -1,4 +1,4 @@
-"""Replace what may differ between two brokers (ids, times, addresses, order) by symbols."""
+"""Replace values that may differ between two brokers (ids, times, addresses, order) by symbols."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from warmlog.protocol.records.batch import headers
 NOT_COMPARED = "<any>"
 TEXT = "<text>"
 NOW = "<now>"
-# The ids of producers that a scenario makes up; a new broker gives out smaller ones.
+# Producer ids invented by scenarios; a new broker assigns smaller ones.
 FIRST_GIVEN_PRODUCER = 5000
 _ZERO_ID = bytes(16)
-_UNKNOWN = "~"  # behind all symbols
-# Named by what the first column says; members by order of appearance where nothing else tells them apart.
+_UNKNOWN = "~"  # sorts after all symbols
+# Named by the first column; members by order of appearance if they cannot be distinguished otherwise.
 _KEYS = (
     "resource_type",
     "resource_name",
@@ -68,8 +68,8 @@ _TIMES = {"log_append_time_ms", "timestamp", "last_timestamp", "transaction_star
 class Normaliser:
     """Normalises the answers of one broker to one scenario; a symbol means the same value in all of them.
 
-    base_time: the time in ms from which the timestamps of records were counted.
-    keep: says which entries with a name (topics, groups) belong to the scenario; others are left out.
+    base_time: the time in ms that the timestamps of records are relative to.
+    keep: decides which named entries (topics, groups) belong to the scenario; others are omitted.
     """
 
     def __init__(self, base_time: int, keep: Callable[[str], bool] = lambda _: True) -> None:
@@ -79,13 +79,13 @@ class Normaliser:
         self._counts: dict[str, int] = {}
 
     def name_topic(self, topic_id: bytes, name: str) -> None:
-        """Name the symbol of a topic's id after the topic; a recreated topic has a number."""
+        """Name the symbol of a topic's id after the topic; a recreated topic gets a number."""
         if topic_id != _ZERO_ID and ("topic", topic_id) not in self._symbols:
             number = self._counts[name] = self._counts.get(name, 0) + 1
             self._symbols["topic", topic_id] = f"<topic {name}>" if number == 1 else f"<topic {name} #{number}>"
 
     def answer(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an answer as it is to be compared."""
+        """Return a response in the form to compare."""
         named = values.get("name", values.get("topic"))
         if named and "topic_id" in values:
             self.name_topic(values["topic_id"], named)
@@ -116,7 +116,7 @@ class Normaliser:
         return [self.answer(one) for one in sorted(kept, key=self._order)]
 
     def _order(self, value: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the sort key of elements: their names, then the symbols that are already known."""
+        """Return the sort key of elements: their names, then their known symbols."""
         known = [self._known(kind, value[name]) for name, kind in _SYMBOLS.items() if name in value]
         return (*order(value), *known)
 
@@ -173,7 +173,7 @@ def identity(value: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_given(kind: str, value: Any) -> bool:
-    """Whether an id is empty or was chosen by the scenario, and so is the same with both brokers."""
+    """Return whether an id is empty or was chosen by the scenario, and is therefore the same for both brokers."""
     if value in {_ZERO_ID, "", 0, -1, None}:
         return True
     match kind:

@@ -1,4 +1,4 @@
-"""Operations of generated sequences, each a request outside transactions, and the player that sends them."""
+"""Operations of generated sequences, which are requests outside transactions, and the player that sends them."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ OPERATIONS = st.one_of(
 
 
 class Player:
-    """Plays a sequence to one broker. A group has one member at a time, so that no answer waits for another request."""
+    """Plays a sequence to one broker. A group has one member at a time, so no response waits for another request."""
 
     def __init__(self, s: Session) -> None:
         self.s = s
@@ -55,7 +55,7 @@ class Player:
         self._joined: dict[str, int] = {}
 
     def play(self, place: int, name: str, *arguments: Any) -> None:
-        """Carry out one operation, labelled by its place in the sequence."""
+        """Carry out one operation, labelled by its position in the sequence."""
         getattr(self, f"_{name}")(f"{place}: {' '.join(map(str, (name, *arguments)))}", *arguments)
 
     def _create(self, label: str, topic: str, partitions: int) -> None:

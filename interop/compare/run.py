@@ -11,12 +11,12 @@ from interop.compare.wire import BY_NAME, Connection
 from warmlog.protocol.kafka.api import APIS
 
 HOUR_MS = 3_600_000
-# What a scenario raises at an answer that it cannot go on with.
+# Raised by a scenario at a response it cannot continue with.
 ENDS = (AssertionError, LookupError, TimeoutError, RuntimeError)
 
 
 class Pair:
-    """The addresses of Kafka and of warmlog, and what runs over both share."""
+    """The addresses of Kafka and warmlog, and the parameters shared by runs against both."""
 
     def __init__(self, kafka: str, warmlog: str) -> None:
         self.addresses = (kafka, warmlog)
@@ -26,14 +26,14 @@ class Pair:
         self._newest = newest_versions(kafka)
 
     def compare(self, area: str, level: str) -> list[Difference]:
-        """Run a scenario against both at the same time."""
+        """Run a scenario against both concurrently."""
         with ThreadPoolExecutor(2) as pool:
             kafka, warmlog = pool.map(lambda place: self._run(place, area, level), (0, 1))
         self.requests += len(kafka)
         return differences(area, level, kafka, warmlog)
 
     def session(self, place: int, scenario: str, level: str) -> Session:
-        """Return a new session with one of them: 0 is Kafka, 1 is warmlog."""
+        """Return a new session with one broker: 0 is Kafka, 1 is warmlog."""
         return Session(
             self.addresses[place], scenario, level, self.base_time, self.barriers[place], newest=self._newest
         )
@@ -43,7 +43,7 @@ class Pair:
         try:
             AREAS[area](session)
         except ENDS as error:
-            # An answer that the scenario cannot go on with.
+            # A response the scenario cannot continue with.
             session.note(ENDED_EARLY, f"{type(error).__name__}: {error}")
         finally:
             session.close()
@@ -51,7 +51,7 @@ class Pair:
 
 
 def newest_versions(address: str) -> dict[int, int]:
-    """Return the last version of each API that a broker serves, and we serve, too."""
+    """Return the last version of each API that both the broker and this package support."""
     with Connection(address) as connection:
         connection.send(BY_NAME["ApiVersions"], 0, {})
         theirs = {one["api_key"]: one["max_version"] for one in connection.receive()["api_keys"]}

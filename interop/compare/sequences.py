@@ -1,4 +1,4 @@
-"""Generated sequences of requests; one that the brokers answer differently is reduced to the steps it needs."""
+"""Generated sequences of requests; a sequence with different responses is reduced to the necessary steps."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ from interop.compare.transacted import TRANSACTED, TransactionalPlayer
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of sequence: its operations, and their player."""
+    """A kind of sequence: its operations and their player."""
 
     operations: st.SearchStrategy[tuple[Any, ...]]
     player: type[Player]
@@ -37,7 +37,7 @@ SEQUENCES = {
 
 
 def compare_sequences(pair: Pair, area: str, examples: int, number: int) -> str | None:
-    """Play generated sequences to both; returns the first one that differs, shortened, with its differences."""
+    """Play generated sequences to both brokers; return the first one that differs, shortened, with its differences."""
     kind = SEQUENCES[area]
     count = 0
 
@@ -71,7 +71,7 @@ def compare_sequences(pair: Pair, area: str, examples: int, number: int) -> str 
 def _shortened(
     sequence: list[Any], found: list[Difference], disagreement: Callable[[Sequence[Any]], list[Difference]]
 ) -> tuple[list[Any], list[Difference]]:
-    """Remove every step that the disagreement does not need. Lists of `min_steps` cannot be shrunk so far."""
+    """Remove every step not needed for the disagreement; lists with `min_steps` cannot be shrunk as far."""
     for place in range(len(sequence) - 1, -1, -1):
         without = sequence[:place] + sequence[place + 1 :]
         if without and (still := disagreement(without)):
@@ -80,7 +80,7 @@ def _shortened(
 
 
 class _DisagreementError(Exception):
-    """The answers to a sequence differ."""
+    """The responses to a sequence differ."""
 
     def __init__(self, sequence: list[Any], found: list[Difference]) -> None:
         super().__init__(f"{len(found)} differences")

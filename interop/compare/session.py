@@ -1,4 +1,4 @@
-"""One run of a scenario against one broker: sends requests, and keeps each with its normalised answer."""
+"""One run of a scenario against one broker: sends requests, and records each with its normalised response."""
 
 import re
 import time
@@ -11,18 +11,18 @@ from interop.compare.normal import Normaliser
 from interop.compare.wire import BY_NAME, ClosedError, Connection
 from warmlog.protocol.records.builder import Codec, build_batch
 
-# How far between its first and its last version each API is used.
+# The version of each API to use, as a fraction of the range from its first to its last version.
 LEVELS = {"lowest": 0.0, "middle": 0.5, "highest": 1.0}
 CLOSED = "connection closed"
 UNANSWERED = "no answer"
 BARRIER_TOPIC = "compare-barrier"
 NO_ERROR = 0
 WAIT_S = 60
-# Longer than a busy machine takes; a few requests are never answered by Kafka.
+# Longer than a busy machine takes; Kafka never responds to a few requests.
 ANSWER_S = 15
-# Topics and groups of other scenarios, of the program itself, and those that a broker makes for its own use.
+# Topics and groups of other scenarios, of the program itself, and of the broker's internal use.
 _FOREIGN = re.compile(rf"(\w+-({'|'.join(LEVELS)})-|{BARRIER_TOPIC}|__)")
-# After these Kafka's broker follows its controller with a delay.
+# Kafka's broker applies the controller's changes from these with a delay.
 _CHANGES = {
     "CreateTopics",
     "DeleteTopics",
@@ -37,7 +37,7 @@ _CHANGES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A request and its normalised answer: `CLOSED` or `UNANSWERED` where there was none."""
+    """A request and its normalised response; `CLOSED` or `UNANSWERED` without one."""
 
     label: str
     api: str
@@ -47,9 +47,10 @@ class Step:
 
 
 class Session:
-    """A scenario's access to a broker. `name` makes the names of topics and groups, so that scenarios do not collide.
+    """A scenario's access to a broker. `name` makes names of topics and groups unique to the scenario.
 
-    level: which version of each API is used, of LEVELS. newest: the last version of each API that both brokers serve.
+    level: selects the version of each API, one of LEVELS. newest: the last version of each API that both brokers
+    support.
     """
 
     def __init__(
@@ -74,32 +75,32 @@ class Session:
             connection.close()
 
     def name(self, name: str) -> str:
-        """Return a name of this scenario's own."""
+        """Return a name unique to this scenario."""
         return self._prefix + name
 
     def version(self, api: str) -> int:
-        """Return the version of an API at this level, or at the `newness` set since."""
+        """Return the version of an API at this level, or at the `newness` set last."""
         first, last = BY_NAME[api].first, self._newest[BY_NAME[api].key]
         return first + int((last - first) * self.newness + 0.5)
 
     def serves(self, api: str) -> bool:
-        """Return whether both brokers serve an API: older versions of Kafka lack the newest."""
+        """Return whether both brokers support an API; older versions of Kafka lack the newest ones."""
         return BY_NAME[api].key in self._newest
 
     def ask(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> dict[str, Any]:
-        """Send a request, wait for its answer and keep both. Returns {} where there was none."""
+        """Send a request, wait for the response and record both. Returns {} if there is none."""
         self.send(label, api, on=on, version=version, **fields)
         return self.receive(on=on)
 
     def send(self, label: str, api: str, /, *, on: int = 0, version: int | None = None, **fields: Any) -> None:
-        """Send a request on a connection; `receive` takes the answer."""
+        """Send a request on a connection; `receive` returns the response."""
         chosen = self.version(api) if version is None else version
         self._waiting.setdefault(on, []).append((label, api, chosen, fields))
-        with suppress(ClosedError):  # `receive` says so
+        with suppress(ClosedError):  # `receive` reports that
             self._connection(on).send(BY_NAME[api], chosen, fields)
 
     def receive(self, *, on: int = 0) -> dict[str, Any]:
-        """Receive the answer to the oldest request of a connection."""
+        """Receive the response to the oldest request of a connection."""
         label, api, version, fields = self._waiting[on].pop(0)
         answer: dict[str, Any] = {}
         try:
@@ -115,26 +116,26 @@ class Session:
         return answer
 
     def quiet_receive(self, *, on: int) -> dict[str, Any]:
-        """Take the answer to a request that `send` sent, without comparing it: one of several that race."""
+        """Receive the response to a request sent by `send`, one of several that race, without comparing it."""
         self._waiting[on].pop(0)
         return self._connection(on).receive()
 
     def quietly(self, api: str, /, *, version: int | None = None, **fields: Any) -> dict[str, Any]:
-        """Send a request that is not part of the comparison, of the newest version unless one is given."""
+        """Send a request that is not compared, in the newest version unless one is given."""
         connection = self._connection(-1)
         connection.send(BY_NAME[api], self._newest[BY_NAME[api].key] if version is None else version, fields)
         return connection.receive()
 
     def note(self, label: str, value: Any) -> None:
-        """Compare a value that the scenario computed."""
+        """Compare a value computed by the scenario."""
         self.steps.append(Step(label, "note", 0, {}, value))
 
     def settle(self) -> None:
-        """Wait until the changes that were answered have taken effect."""
+        """Wait until acknowledged changes have taken effect."""
         self._barrier.wait(self._connection(-1))
 
     def topic(self, name: str, partitions: int = 1, **configs: str) -> str:
-        """Create a topic, wait until it can be used, and return its whole name. `a_b` stands for the config `a.b`."""
+        """Create a topic, wait until it can be used, and return its full name. `a_b` means the config `a.b`."""
         whole = self.name(name)
         settings = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         made = {"name": whole, "num_partitions": partitions, "replication_factor": 1, "configs": settings}
@@ -144,7 +145,7 @@ class Session:
         return whole
 
     def load(self, *topics: str) -> None:
-        """Wait until topics can be used, and keep their ids."""
+        """Wait until topics can be used, and store their ids."""
         deadline = time.monotonic() + WAIT_S
         while True:
             answer = self.quietly("Metadata", topics=[{"name": name} for name in topics])
@@ -172,7 +173,7 @@ class Session:
         return {key: name, "topic_id": self.topic_ids.get(name, b"\1" * 16)}
 
     def group(self, name: str) -> str:
-        """Return a group's whole name."""
+        """Return a group's full name."""
         return self.name(name)
 
     def batch(self, count: int = 1, *, at: int = 0, codec: Codec = Codec.NONE, size: int = 10, **fields: Any) -> bytes:
@@ -183,19 +184,19 @@ class Session:
     def produce(
         self, label: str, topic: str, records: bytes | None, *, partition: int = 0, **fields: Any
     ) -> dict[str, Any]:
-        """Produce to one partition with acks=all, unless told otherwise, as a step."""
+        """Produce to one partition as a step, by default with acks=all."""
         data = [{**self.both(topic), "partition_data": [{"index": partition, "records": records}]}]
         return self.ask(label, "Produce", **{"acks": -1, "timeout_ms": 5000, "topic_data": data, **fields})
 
     def fill(self, topic: str, *batches: bytes, partition: int = 0) -> None:
-        """Produce batches, one a request, without comparing the answers."""
+        """Produce batches, one per request, without comparing the responses."""
         for records in batches:
             data = [{**self.both(topic), "partition_data": [{"index": partition, "records": records}]}]
             answer = self.quietly("Produce", acks=-1, timeout_ms=5000, topic_data=data)
             assert answer["responses"][0]["partition_responses"][0]["error_code"] == NO_ERROR, answer
 
     def fetch(self, label: str, partitions: Iterable[tuple[str, int, int]], **fields: Any) -> dict[str, Any]:
-        """Fetch from (topic, partition, offset), as a step; further fields by Kafka's names."""
+        """Fetch from (topic, partition, offset) as a step; other fields have Kafka's names."""
         return self.ask(label, "Fetch", **self.fetch_fields(partitions, **fields))
 
     def fetch_fields(self, partitions: Iterable[tuple[str, int, int]], **fields: Any) -> dict[str, Any]:
@@ -223,7 +224,7 @@ class Session:
 
 
 class Barrier:
-    """Waits until a broker has applied all earlier changes, by making one that is applied after them."""
+    """Waits until a broker has applied all earlier changes, by making one more change, which is applied after them."""
 
     def __init__(self) -> None:
         self._changes = 0

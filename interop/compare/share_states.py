@@ -1,6 +1,6 @@
 """Operations of generated sequences about share group state, and the player that sends them.
 
-Batches are compared offset by offset: Kafka leaves some neighbours with the same state apart.
+Batches are compared offset by offset: Kafka does not merge all adjacent batches with the same state.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Operations of generated sequences about a streams group, and the player that sends them.
 
 After each operation the members send heartbeats until the group is stable; then their tasks, epochs and the description
-are compared. Which heartbeat brings a task is not: Kafka assigns in another thread.
+are compared. The heartbeat that delivers a task is not compared, since Kafka assigns in another thread.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _MEMBER = st.sampled_from(MEMBERS)
 _PROCESS_OF = st.tuples(st.sampled_from((0, 1, 2)), st.booleans()).map(
     lambda drawn: (MEMBERS[drawn[0]], PROCESSES[drawn[0] if drawn[1] else 0])
 )
-_EPOCH = st.sampled_from((-1, 0, 0, 0, 1))  # relative to the member's
+_EPOCH = st.sampled_from((-1, 0, 0, 0, 1))  # relative to the member's epoch
 
 STREAMS_MEMBERS = st.one_of(
     *[st.tuples(st.just("enter"), _PROCESS_OF, st.sampled_from((None, None, "one", "two")))] * 3,

@@ -1,4 +1,4 @@
-"""Operations of generated sequences with transactions, among a few others of the same topics and groups."""
+"""Operations of generated sequences with transactions, and a few others on the same topics and groups."""
 
 from typing import Any
 
@@ -14,24 +14,24 @@ _STRANGER = 777_777
 _LONG_MS = 600_000
 
 _ID = st.sampled_from(("x", "x", "x", "y"))
-#: A producer of an id: its last one, the one before (a zombie), one of the next epoch, one of another's id.
+#: A producer of an id: its latest, the one before (a zombie), one with the next epoch, one with another's id.
 _WHO = st.sampled_from(("now",) * 16 + ("before", "before", "later", "stranger"))
 _ISOLATION = st.sampled_from((0, 1))
 _PARTITION = st.sampled_from((0, 0, 0, 0, 1, 1, 2))
 _SEQUENCE = st.sampled_from(("next",) * 8 + ("again", "gap", "first"))
-#: What a batch is: of the transaction, without its id, with another's id, of no transaction.
+#: Kinds of batches: in the transaction, without its id, with another's id, outside transactions.
 _KIND = st.sampled_from(("own",) * 12 + ("none", "other", "plain"))
 _BY = st.sampled_from((None, None, None, 0, 1))
-#: How far between its first and its last version an API is used: today's clients use the last ones.
+#: The version of an API as a fraction of its range; current clients use the last ones.
 _NEWNESS = st.sampled_from((0.0, 0.3, 0.5, 0.7, 0.9, 1.0, 1.0, 1.0))
 
 
 def _weighted(*operations: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
-    """Choose among strategies, each as often as its weight says."""
+    """Choose among strategies in proportion to their weights."""
     return st.sampled_from([each for weight, each in operations for _ in range(weight)]).flatmap(lambda each: each)
 
 
-# Of these every version that a broker serves is sent; topics and groups change seldom.
+# These are sent in every version that a broker supports; topics and groups change rarely.
 _WITH_VERSIONS = _weighted(
     (3, st.tuples(st.just("init"), _ID, st.sampled_from((None, None, None, "now", "before", "later", "stranger")))),
     (5, st.tuples(st.just("add"), _ID, _WHO, TOPIC, _PARTITION, st.sampled_from((False, False, False, True)))),
@@ -82,7 +82,7 @@ class TransactionalPlayer(Player):
             self._init(f"the first producer of {name}", name, None)
 
     def play(self, place: int, name: Any, *arguments: Any) -> None:
-        """Carry out one operation, given behind the newness of the versions that it uses."""
+        """Carry out an operation, given as the newness of its versions followed by the operation."""
         self.s.newness = name
         ((kind, *rest),) = arguments
         super().play(place, kind, *rest)

@@ -1,4 +1,4 @@
-"""Blocking connections that speak Kafka's protocol by the tables of fields, for requests of any shape."""
+"""Blocking connections that speak Kafka's protocol from the tables of fields, for requests of any shape."""
 
 import socket
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class ClosedError(Exception):
 
 
 class Connection:
-    """One connection to a broker. Requests may be sent ahead; answers come in the order of the requests."""
+    """One connection to a broker. Requests may be pipelined; responses come in the order of the requests."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -40,11 +40,11 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; requests without an answer are abandoned."""
+        """Close the connection, abandoning unanswered requests."""
         self._socket.close()
 
     def send(self, api: Api, version: int, fields: Mapping[str, Any], *, answered: bool = True) -> None:
-        """Send a request. Fields that are left out have their default, those that the version lacks are left out."""
+        """Send a request. Omitted fields have their default; fields that the version lacks are dropped."""
         flexible = api.is_flexible(version)
         body = ENGINE.writer(api.request, version, flexible=flexible).write(complete(api.request, fields))
         self._sent += 1
@@ -58,10 +58,10 @@ class Connection:
             raise ClosedError(str(error)) from None
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
-        """Return the answer to the oldest request that has none.
+        """Return the response to the oldest unanswered request.
 
-        Raises ClosedError, and TimeoutError where the broker sends nothing for that long; the connection cannot be
-        used after either.
+        Raises ClosedError, and TimeoutError if the broker sends nothing for that long; after either, the connection
+        cannot be used.
         """
         self._socket.settimeout(timeout_s)
         api, version, correlation_id = self._asked.pop(0)
@@ -106,7 +106,7 @@ def _completed(field: Field, given: Mapping[str, Any]) -> Any:
 
 
 def present(table: Struct, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return only the fields that a version has; data is copied."""
+    """Return only the fields that the version has; data is copied."""
     return {
         field.name: _present(field.kind, version, values[field.name]) for field in table.fields if field.is_in(version)
     }

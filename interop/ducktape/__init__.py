@@ -1,6 +1,5 @@
 """Kafka's own system tests, which use ducktape, against clusters of warmlogs on etcd.
 
-Start reading in `__main__.py`. The tests run unmodified: each of their nodes is a set of namespaces of this machine
-(`machines.py`, `account.py`), and what they take for an installation of Kafka starts warmlog (`installation.py`,
-`server.py`).
+Start with `__main__.py`. The tests run unmodified: each of their nodes is a set of namespaces of this machine
+(`machines.py`, `account.py`), and the supposed installation of Kafka starts warmlog (`installation.py`, `server.py`).
 """

@@ -1,4 +1,4 @@
-"""Machines as ducktape's tests see them: accounts that run commands and hold files."""
+"""Machines in the form that ducktape's tests use: accounts that run commands and hold files."""
 
 import logging
 import os
@@ -54,7 +54,7 @@ class Files:
 
 
 class MachineAccount(LinuxRemoteAccount):
-    """An account on a machine. Where ducktape uses SSH, it enters the namespaces instead."""
+    """An account on a machine. It enters the namespaces instead of using SSH as ducktape does."""
 
     def __init__(self, machine: Machine) -> None:
         config = RemoteAccountSSHConfig(machine.address, hostname=machine.address)
@@ -67,7 +67,7 @@ class MachineAccount(LinuxRemoteAccount):
         return Files(self._machine.root)
 
     def ssh(self, cmd: str, allow_fail: bool = False) -> int:
-        """Run a command to its end, and return its exit status. Raises RemoteCommandError."""
+        """Run a command to completion, and return its exit status. Raises RemoteCommandError."""
         self._log(logging.DEBUG, f"running: {cmd}")
         with tempfile.TemporaryFile() as errors, self._start(cmd, errors) as process:
             assert process.stdout is not None
@@ -77,7 +77,7 @@ class MachineAccount(LinuxRemoteAccount):
     def ssh_output(
         self, cmd: str, allow_fail: bool = False, combine_stderr: bool = True, timeout_sec: float | None = None
     ) -> bytes:
-        """Run a command to its end, and return its output. Raises RemoteCommandError."""
+        """Run a command to completion, and return its output. Raises RemoteCommandError."""
         del timeout_sec
         self._log(logging.DEBUG, f"running: {cmd}")
         with (

@@ -1,4 +1,4 @@
-"""What ducktape and Kafka's tests load by name: the cluster of machines, and where Kafka is installed on them."""
+"""Classes loaded by name by ducktape and Kafka's tests: the cluster of machines, and the paths of the installation."""
 
 import os
 from pathlib import Path
@@ -29,5 +29,5 @@ class PathResolver(KafkaSystemTestPathResolver):
     """Finds the installation that starts warmlog."""
 
     def home(self, *_: object, **__: object) -> str:
-        """Return its directory, whatever version is asked for."""
+        """Return its directory, whatever the requested version."""
         return str(installation.home(Path(os.environ[installation.DIRECTORY])))

@@ -1,8 +1,8 @@
-"""What the tests take for an installation of Kafka: its tools and jars, and a server that is warmlog.
+"""An installation of Kafka for the tests: Kafka's tools and jars, with warmlog as the server.
 
 | Below the directory | |
 |---|---|
-| `kafka/bin` | Kafka's scripts, but those that start and format a server are ours |
+| `kafka/bin` | Kafka's scripts, except that scripts which start and format a server are ours |
 | `kafka/libs` | Kafka's jars of the version in the source tree, from Maven Central |
 | `kafka/config` | Kafka's configuration of its tools |
 | `bin` | commands that tests expect on a machine |
@@ -15,14 +15,14 @@ from pathlib import Path
 from interop.kafka_node import class_path
 
 REPOSITORY = Path(__file__).parents[2]
-DIRECTORY = "DUCKTAPE_DIRECTORY"  # the variable that names the directory of a run
+DIRECTORY = "DUCKTAPE_DIRECTORY"  # variable with the directory of a run
 PYTHON = REPOSITORY / ".venv" / "bin" / "python"
 
-# The name that processes of a broker and of etcd have in their command lines, as in that of Kafka.
+# The name in the command lines of processes of a broker and of etcd, as in Kafka's.
 PROCESS_NAME = "kafka.Kafka"
 
-# jcmd without arguments, and jps, list JVMs: process id and main class. The real ones see those of other machines, and
-# none that write no performance data.
+# jcmd without arguments, and jps, list JVMs: process id and main class. The real ones list JVMs of other machines, and
+# omit JVMs that write no performance data.
 _JVMS = r"""#!/bin/bash
 ps -C java -o pid=,args= | sed -E 's/^ *([0-9]+) .* -cp [^ ]+ (-[^ ]+ +)*/\1 /'
 """
@@ -30,14 +30,13 @@ _SUDO = '#!/bin/bash\nexec "$@"\n'
 _START = '#!/bin/bash\nexec {python} -m interop.ducktape.server "$@"\n'
 _FORMAT = "#!/bin/bash\nexit 0\n"  # warmlog formats a directory when it starts
 
-# Left out, so that the tools log nothing: the tests configure an older log4j, and this one would log among their
-# output.
+# Omitted, so that the tools log nothing: the tests configure an older log4j, and this one would log to their output.
 _LOGGING = "log4j-slf4j"
 JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -XX:-UsePerfData"
 
 
 def home(directory: Path) -> Path:
-    """Return where Kafka is installed."""
+    """Return the directory of the installation."""
     return directory / "kafka"
 
 
@@ -52,7 +51,7 @@ def environment(directory: Path) -> dict[str, str]:
 
 
 def install(directory: Path, source: Path) -> None:
-    """Make the installation from a source tree of Kafka and the jars. Raises MissingToolError."""
+    """Create the installation from a source tree of Kafka and the jars. Raises MissingToolError."""
     jars = Path(class_path(_version(source)).rpartition(":")[2]).parent
     kafka = home(directory)
     shutil.rmtree(kafka, ignore_errors=True)
@@ -70,7 +69,7 @@ def install(directory: Path, source: Path) -> None:
 
 
 def _version(source: Path) -> str:
-    """Return the release of a source tree; of a snapshot, the release that it leads to."""
+    """Return the release of a source tree; for a snapshot, the upcoming release."""
     lines = (source / "gradle.properties").read_text().splitlines()
     (version,) = (line.removeprefix("version=") for line in lines if line.startswith("version="))
     return version.removesuffix("-SNAPSHOT")

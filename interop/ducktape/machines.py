@@ -1,9 +1,9 @@
-"""Machines that are namespaces of this host: processes, network and /mnt of their own, and everything else shared.
+"""Machines made of namespaces of this host: with their own processes, network and /mnt, and the rest shared.
 
     machine 1   eth0 10.78.0.1 --+
     machine 2   eth0 10.78.0.2 --+-- bridge 10.78.0.254, in the network namespace of this process
 
-This process has a network namespace of its own (`unshare --net`), so that the host's network is not touched.
+This process has its own network namespace (`unshare --net`), so that the host's network is not changed.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 NETWORK = "10.78.0."
 BRIDGE = "machines"
-# The first process of a machine: it reaps those that lost their parents, so that they do not stay on as zombies.
+# The first process of a machine: it reaps orphaned processes, so that they do not remain as zombies.
 _INIT = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -28,7 +28,7 @@ while signal.sigwait({signal.SIGCHLD}):
 
 
 class Machine(NamedTuple):
-    """One machine, by its number and the process id of its first process."""
+    """A machine: its number and the process id of its first process."""
 
     number: int
     pid: int
@@ -40,7 +40,7 @@ class Machine(NamedTuple):
 
     @property
     def root(self) -> Path:
-        """The root of its file system, seen from here."""
+        """The root of its file system, as a path on this host."""
         return Path(f"/proc/{self.pid}/root")
 
     def enter(self, *command: str) -> tuple[str, ...]:

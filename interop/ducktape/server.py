@@ -1,7 +1,7 @@
-"""Start a server from Kafka's properties: a broker as a warmlog, a controller as a member of an etcd cluster.
+"""Start a server from Kafka's properties: warmlog as a broker, a member of an etcd cluster as a controller.
 
-It waits until the server ends, and prints what Kafka does when the server has started. Tests find the server by
-`installation.PROCESS_NAME` in its command line, and send their signals to it.
+It waits until the server ends, and prints Kafka's message when the server has started. Tests find the server by
+`installation.PROCESS_NAME` in its command line, and send it their signals.
 """
 
 import os
@@ -18,8 +18,8 @@ from warmlog.broker.settings.settings import FIELDS
 
 PEER_PORT = 2380
 NATIVE_PORT = 9091
-LOG = Path("/mnt/kafka/kafka-operational-logs/info/server.log")  # where tests look for it, and collect it
-# Kafka's defaults where warmlog's differ.
+LOG = Path("/mnt/kafka/kafka-operational-logs/info/server.log")  # where tests read and collect it
+# Kafka's defaults that differ from warmlog's.
 DEFAULTS = {"min.insync.replicas": "1"}
 
 
@@ -76,7 +76,7 @@ def broker(properties: Mapping[str, str], file: Path) -> list[str]:
 
 
 def run_etcd(command: Sequence[str]) -> int:
-    """Run etcd, print when it serves, and return its exit status."""
+    """Run etcd, print a line when it is ready, and return its exit status."""
     with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
         name = f"{directory}/ready"
         ready.bind(name)
@@ -95,7 +95,7 @@ def run_etcd(command: Sequence[str]) -> int:
 
 
 def run_broker(command: Sequence[str]) -> int:
-    """Run a broker, print when it serves, and return its exit status."""
+    """Run a broker, print a line when it is ready, and return its exit status."""
     with LOG.open("a") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
@@ -107,7 +107,7 @@ def run_broker(command: Sequence[str]) -> int:
 
 
 def main() -> int:
-    """Run the server that the properties in a file describe."""
+    """Run the server described by a file of properties."""
     path = Path(sys.argv[1])
     properties = read_properties(path)
     LOG.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def main() -> int:
         case "broker":
             return run_broker(broker(properties, path.with_name(f"{PROCESS_NAME}.toml")))
         case both:
-            sys.exit(f"process.roles={both}: a controller is an etcd here, which shares no process with a broker")
+            sys.exit(f"process.roles={both}: a controller is etcd here, which cannot share a process with a broker")
 
 
 if __name__ == "__main__":

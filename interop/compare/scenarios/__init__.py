@@ -1,4 +1,4 @@
-"""The hand-written requests: each function sends those of one area over a `Session`.
+"""The hand-written requests: each function sends the requests of one area over a `Session`.
 
 A scenario is run once for each level of versions, against each broker.
 """

@@ -253,7 +253,7 @@ def security(s: Session) -> None:
 
 
 def _alter_quotas(s: Session) -> None:
-    """Set quotas that hold up nobody, and remove them; name what cannot be."""
+    """Set quotas that throttle nobody, and remove them; also send invalid ones."""
 
     def alter(label: str, *changes: tuple[Mapping[str, str | None], Mapping[str, float | None]], **fields: Any) -> None:
         entries = [

@@ -46,7 +46,7 @@ _BROKER_VALUES = (
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     topic = s.topic("t", retention_ms="777000000")
     _describe(s, topic)
     _incremental(s, topic)

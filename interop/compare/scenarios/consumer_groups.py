@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848): members, static members, commits of members, groups from an administrator's side."""
+"""Consumer groups (KIP-848): members, static members, commits of members, administration of groups."""
 
 import struct
 import time
@@ -8,7 +8,7 @@ from interop.compare.session import Session
 
 _TIMEOUT_S = 30
 _GROUP_RESOURCE = 32
-_GIVES_IDS = 0  # the version of ConsumerGroupHeartbeat in which the broker gives members their ids
+_GIVES_IDS = 0  # the version of ConsumerGroupHeartbeat in which the broker assigns member ids
 
 
 class _Group:
@@ -62,7 +62,7 @@ class _Group:
 
 
 def requests(s: Session) -> None:
-    """Run those that both brokers serve."""
+    """Run the requests that both brokers support."""
     if not s.serves("ConsumerGroupHeartbeat"):
         return
     topic = s.topic("t", 4)
@@ -184,7 +184,7 @@ def _static(group: _Group, topic: str) -> None:
 
 
 def _kinds(s: Session, group: _Group, topic: str) -> None:
-    """Use a name first for one kind of group, then for the other."""
+    """Use a name first for one type of group, then for the other."""
     joining: dict[str, Any] = {
         "group_id": group.name,
         "member_id": "",

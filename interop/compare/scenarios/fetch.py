@@ -50,7 +50,7 @@ def requests(s: Session) -> None:
 
 
 def sessions(s: Session) -> None:
-    """Fetch in sessions, where the version has them."""
+    """Fetch in sessions, if the version has them."""
     if s.version("Fetch") < 7:
         return
     topic, other = s.topic("t", 3), s.topic("u")

@@ -1,4 +1,4 @@
-"""Committed offsets, and groups from an administrator's side."""
+"""Committed offsets, and administration of groups."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from interop.compare.session import Session
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     topic, group = s.topic("t", 2), s.group("g")
     _commit(s, topic, group)
     _fetch(s, topic, group)

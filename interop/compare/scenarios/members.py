@@ -4,7 +4,7 @@ from typing import Any
 
 from interop.compare.session import Session
 
-_REQUIRES_ID = 4  # the first version of JoinGroup in which a new member is given an id and has to come back with it
+_REQUIRES_ID = 4  # the first version of JoinGroup in which a new member gets an id and must rejoin with it
 
 
 class _Group:

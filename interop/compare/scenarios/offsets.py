@@ -6,7 +6,7 @@ EARLIEST, LATEST, MAX, LOCAL, TIERED, PENDING = -2, -1, -3, -4, -5, -6
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     topic = s.topic("t", 3)
     s.fill(topic, s.batch(5), s.batch(5, at=100), s.batch(5, at=50))
     s.fill(topic, s.batch(3, at=10), partition=1)

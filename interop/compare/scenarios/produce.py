@@ -1,4 +1,4 @@
-"""Produce requests of odd shapes."""
+"""Unusual Produce requests."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from interop.compare.session import Session
 from warmlog.protocol.records.builder import Codec, build_batch
 
 _MAGIC, _CRC, _LENGTH, _COUNT, _DELTA, _ATTRIBUTES = 16, 17, 8, 57, 23, 21
-# Bytes of a batch that are replaced, with its checksum as it was, and with that of the new bytes.
+# Bytes of a batch to replace, both with the old checksum and with the checksum of the new bytes.
 _CHANGES = (
     ("a bad crc", _CRC, b"\1\2\3\4"),
     ("magic 0", _MAGIC, b"\0"),
@@ -39,7 +39,7 @@ _RESEALED = (
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     topic = s.topic("t", 3)
     good = s.batch(3)
     s.produce("one batch", topic, good)
@@ -67,7 +67,7 @@ def requests(s: Session) -> None:
 
 
 def _odd(s: Session, good: bytes) -> None:
-    """Send each to its own partition: if only one broker stores it, no other offsets differ."""
+    """Send each batch to its own partition: if only one broker stores it, no other offsets differ."""
     batches = [(f"with {label}", _changed(good, position, data)) for label, position, data in _CHANGES]
     batches += [(f"resealed with {label}", _resealed(_changed(good, at, data))) for label, at, data in _RESEALED]
     batches += [

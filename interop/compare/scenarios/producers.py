@@ -4,7 +4,7 @@ from interop.compare.session import Session
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     topic = s.topic("t", 2)
     given = s.ask(
         "an id",

@@ -1,4 +1,4 @@
-"""Requests that meet on two connections."""
+"""Requests that race on two connections."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from interop.compare.session import Session
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     topic = s.topic("t")
     s.send("fetch that waits", "Fetch", on=1, **s.fetch_fields([(topic, 0, 0)], max_wait_ms=20_000, min_bytes=1))
     s.fill(topic, s.batch(3))

@@ -1,4 +1,4 @@
-"""Share fetches and acknowledgements (78 and 79): what members of a share group get, and how records go back."""
+"""Share fetches and acknowledgements (78 and 79): acquiring and returning records as members of a share group."""
 
 import time
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Member:
         }  # fmt: skip
 
     def fetch(self, label: str, *acks: Ack, partitions: Sequence[int] | None = None, **fields: Any) -> dict[str, Any]:
-        """Fetch without waiting, and compare what was acquired."""
+        """Fetch without waiting, and compare the acquired records."""
         named = partitions if partitions is not None else ([0] if acks or not self.epoch else [])
         usual = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
         asked = self._fields(acks, *named, **usual | fields)
@@ -47,11 +47,11 @@ class Member:
         return answer
 
     def until_loaded(self) -> None:
-        """Open the session, and wait until one record, or its batch, was acquired."""
+        """Open the session, and wait until one record, or its batch, is acquired."""
         self.until_acquired("the first", 1)
 
     def until_acquired(self, label: str, most: int) -> None:
-        """Fetch until something was acquired, which is compared; give up after some time."""
+        """Fetch until records are acquired, and compare them; give up after a timeout."""
         deadline = time.monotonic() + _LIMIT_S
         limits = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": most, "batch_size": 100}
         while time.monotonic() < deadline:
@@ -69,7 +69,7 @@ class Member:
 
 
 def _outcome(answer: dict[str, Any]) -> list[Any]:
-    """Return errors and acquired offsets, one offset after the other: brokers may divide them differently."""
+    """Return errors and acquired offsets, offset by offset, since brokers may divide the ranges differently."""
     outcome: list[Any] = [answer["error_code"]]
     for topic in answer["responses"]:
         for part in topic["partitions"]:
@@ -85,7 +85,7 @@ def _outcome(answer: dict[str, Any]) -> list[Any]:
 
 
 def _state(s: Session, name: str, topic_id: bytes) -> str:
-    """Give a group a state that begins at offset 0, and return its name."""
+    """Initialize a group's state at offset 0, and return the group's name."""
     states = States(s, name, topic_id)
     states.until_served(1)
     first = {"partition": 0, "state_epoch": 0, "start_offset": 0}
@@ -94,7 +94,7 @@ def _state(s: Session, name: str, topic_id: bytes) -> str:
 
 
 def requests(s: Session) -> None:
-    """Run those that both brokers serve."""
+    """Run the requests that both brokers support."""
     if not s.serves("ShareFetch"):
         return
     topic = s.topic("t", 1)

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932): members, their assignments, offsets and deletion from an administrator's side."""
+"""Share groups (KIP-932): members, their assignments, and administration of offsets and groups."""
 
 import time
 from typing import Any
@@ -30,7 +30,7 @@ class _Group:
         return self.beat(f"join {label}", member, 0, subscribed_topic_names=list(topics), **fields)
 
     def settle(self, member: str, topics: list[str], wanted: int) -> dict[str, Any]:
-        """Send whole heartbeats until the member has so many partitions, and return its last answer."""
+        """Send full heartbeats until the member has this many partitions, and return the last response."""
         deadline = time.monotonic() + _TIMEOUT_S
         answer: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -59,7 +59,7 @@ class _Group:
 
 
 def requests(s: Session) -> None:
-    """Run those that both brokers serve."""
+    """Run the requests that both brokers support."""
     if not s.serves("ShareGroupHeartbeat"):
         return
     topic = s.topic("t", 4)

@@ -1,4 +1,4 @@
-"""Share group state (83 to 87), as brokers keep it for each other, and the coordinators of share groups."""
+"""Share group state (83 to 87), which brokers store for each other, and the coordinators of share groups."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ class States:
         self.topic_id = topic_id
 
     def ask(self, label: str, api: str, *partitions: dict[str, Any], **fields: Any) -> dict[str, Any]:
-        """Send a request to be compared."""
+        """Send a request and compare the response."""
         return self.s.ask(label, f"{api}ShareGroupState", **{**self.fields(*partitions), **fields})
 
     def fields(self, *partitions: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class States:
         return {"group_id": self.group, "topics": [{"topic_id": self.topic_id, "partitions": [*partitions]}]}
 
     def initialize(self, label: str, partition: int = 0, epoch: int = 0, start: int = 0) -> None:
-        """Set the first state of a share-partition."""
+        """Set the initial state of a share-partition."""
         first = {"partition": partition, "state_epoch": epoch, "start_offset": start}
         self.ask(f"initialize {label}", "Initialize", first)
 
@@ -42,13 +42,13 @@ class States:
         self.ask(f"write {label}", "Write", {**usual, **fields, "state_batches": states})
 
     def read(self, label: str, epoch: int = 0, partition: int = 0) -> None:
-        """Read a state, and its summary."""
+        """Read a state and its summary."""
         asked = {"partition": partition, "leader_epoch": epoch}
         self.ask(f"read {label}", "Read", asked)
         self.s.ask(f"summary {label}", "ReadShareGroupStateSummary", **self.fields(asked))
 
     def until_served(self, partitions: int) -> None:
-        """Find the coordinators, and wait until they serve and know the topic."""
+        """Find the coordinators, and wait until they respond and know the topic."""
         deadline = time.monotonic() + _LIMIT_S
         asked = self.fields(*[{"partition": index, "leader_epoch": 0} for index in range(partitions)])
         keys = [f"{self.group}:{topic_id_text(self.topic_id)}:{index}" for index in range(partitions)]
@@ -62,7 +62,7 @@ class States:
 
 
 def requests(s: Session) -> None:
-    """Run those that both brokers serve."""
+    """Run the requests that both brokers support."""
     if not s.serves("InitializeShareGroupState"):
         return
     topic_id = s.topic_ids[s.topic("t", _PARTITIONS)]

@@ -1,4 +1,4 @@
-"""Streams groups (KIP-1071): members, topologies and their topics, tasks, commits, an administrator's side."""
+"""Streams groups (KIP-1071): members, topologies and their topics, tasks, commits, administration."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -6,27 +6,27 @@ from typing import Any
 
 from interop.compare.session import Session
 
-# In the order in which Java's hash maps have them, by which Kafka's assignor decides between equals; small maps have
-# processes in this order only if a member has one up to its own place.
+# In the iteration order of Java's hash maps, by which Kafka's assignor breaks ties; small maps have processes in this
+# order only if a member has one up to its own position.
 MEMBERS = ("given-mb", "given-md", "given-mf")
 PROCESSES = ("p0", "p1", "p3")
 LEAVE, STATIC_LEAVE = -1, -2
 PARTITIONS = 3
 _TIMEOUT_S = 30
-_WAITING, _QUIET_ROUNDS = ("Assigning", "Reconciling"), 8  # which may end only with a member's session
+_WAITING, _QUIET_ROUNDS = ("Assigning", "Reconciling"), 8  # states that may last until a session ends
 _GROUP_RESOURCE, _TOPIC_RESOURCE = 32, 2
 _KINDS = ("active_tasks", "standby_tasks", "warmup_tasks")
 _CLEANED = ("cleanup.policy", "retention.ms", "segment.bytes", "message.timestamp.type")
 
 
 def topic_info(name: str, *, partitions: int = 0, replicas: int = 0, **configs: str) -> dict[str, Any]:
-    """Return an internal topic; `a_b` stands for the setting `a.b`."""
+    """Return an internal topic; `a_b` means the setting `a.b`."""
     settings = [{"key": key.replace("_", "."), "value": value} for key, value in configs.items()]
     return {"name": name, "partitions": partitions, "replication_factor": replicas, "topic_configs": settings}
 
 
 def subtopology(number: str, sources: Iterable[str] = (), **fields: Any) -> dict[str, Any]:
-    """Return a subtopology; further fields by Kafka's names."""
+    """Return a subtopology; other fields have Kafka's names."""
     usual: dict[str, Any] = {
         "subtopology_id": number,
         "source_topics": list(sources),
@@ -40,9 +40,9 @@ def subtopology(number: str, sources: Iterable[str] = (), **fields: Any) -> dict
 
 
 class StreamsMembers:
-    """The members of one group, as an application with a source, a repartition topic and a changelog.
+    """The members of one group: an application with a source, a repartition topic and a changelog.
 
-    `partitions`: of the internal topics, which the broker creates if 0.
+    `partitions`: of the internal topics; if 0, the broker creates these.
     """
 
     def __init__(self, s: Session, name: str, source: str, partitions: int = 0) -> None:
@@ -50,7 +50,7 @@ class StreamsMembers:
         self.name = s.group(name)
         self.source = source
         self.repartition, self.changelog = f"{self.name}-repartition", f"{self.name}-changelog"
-        self.tasks: dict[str, dict[str, Any]] = {}  # of each member, as a client owns them
+        self.tasks: dict[str, dict[str, Any]] = {}  # tasks of each member, as owned by its client
         self.epochs: dict[str, int] = {}
         self.configure(assignment_interval_ms="0", initial_rebalance_delay_ms="0")
         if partitions:
@@ -59,7 +59,7 @@ class StreamsMembers:
             self._until_known()
 
     def configure(self, **configs: str) -> None:
-        """Change settings of the group; `a_b` stands for `streams.a.b`."""
+        """Change settings of the group; `a_b` means `streams.a.b`."""
         changes = [
             {"name": "streams." + name.replace("_", "."), "config_operation": 0, "value": value}
             for name, value in configs.items()
@@ -70,7 +70,7 @@ class StreamsMembers:
         self.s.settle()
 
     def topology(self, epoch: int = 0, *subtopologies: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a topology: of a word count unless subtopologies are given."""
+        """Return a topology; a word count unless subtopologies are given."""
         counting = (
             subtopology("0", [self.source], repartition_sink_topics=[self.repartition]),
             subtopology(
@@ -82,7 +82,7 @@ class StreamsMembers:
         return {"epoch": epoch, "subtopologies": list(subtopologies or counting)}
 
     def fields(self, member: str, epoch: int, **fields: Any) -> dict[str, Any]:
-        """Return the fields of a heartbeat that says nothing new."""
+        """Return the fields of a heartbeat without changes."""
         usual: dict[str, Any] = {
             "endpoint_information_epoch": 0,
             "rebalance_timeout_ms": -1,
@@ -95,7 +95,7 @@ class StreamsMembers:
         return {"group_id": self.name, "member_id": member, "member_epoch": epoch, **usual, **unknown, **fields}
 
     def join_fields(self, process: str, **fields: Any) -> dict[str, Any]:
-        """Return what a joining member says of itself."""
+        """Return the fields that a joining member sends about itself."""
         usual = {
             "rebalance_timeout_ms": 20_000,
             "topology": self.topology(),
@@ -118,7 +118,7 @@ class StreamsMembers:
         self.s.ask(f"describe {label}", "StreamsGroupDescribe", group_ids=[self.name])
 
     def enter(self, member: str, process: str, **fields: Any) -> int:
-        """Let a member join, without comparing the answer; returns the error code."""
+        """Let a member join, without comparing the response; return the error code."""
         self.tasks[member] = {kind: [] for kind in _KINDS}
         return self._take(member, self.fields(member, 0, **self.join_fields(process, **fields)))
 
@@ -130,13 +130,13 @@ class StreamsMembers:
         return int(answer["error_code"])
 
     def leave(self, member: str, epoch: int = LEAVE) -> int:
-        """Let a member leave, without comparing the answer; returns the error code."""
+        """Let a member leave, without comparing the response; return the error code."""
         self.tasks.pop(member, None)
         self.epochs.pop(member, None)
         return int(self.s.quietly("StreamsGroupHeartbeat", **self.fields(member, epoch))["error_code"])
 
     def settle(self) -> None:
-        """Let all members send heartbeats, as clients do, until nothing changes any more."""
+        """Let all members send heartbeats, as clients do, until nothing changes."""
         deadline = time.monotonic() + _TIMEOUT_S
         before, unchanged = None, 0
         while time.monotonic() < deadline:
@@ -153,7 +153,7 @@ class StreamsMembers:
         raise TimeoutError(f"group {self.name} does not settle: {before}")
 
     def _until_known(self) -> None:
-        """Wait until the coordinator knows the topics: a group that joins earlier has one epoch more."""
+        """Wait until the coordinator knows the topics; a group that joins earlier is one epoch ahead."""
         deadline = time.monotonic() + _TIMEOUT_S
         probe = {**self.fields(MEMBERS[0], 0, **self.join_fields(PROCESSES[0])), "group_id": f"{self.name}-probe"}
         while self.s.quietly("StreamsGroupHeartbeat", **probe)["status"] and time.monotonic() < deadline:
@@ -175,7 +175,7 @@ class StreamsMembers:
 
 
 def requests(s: Session) -> None:
-    """Run those that both brokers serve."""
+    """Run the requests that both brokers support."""
     if not s.serves("StreamsGroupHeartbeat"):
         return
     topic = s.topic("t", PARTITIONS)

@@ -1,4 +1,4 @@
-"""Creating, describing, growing and deleting topics, and deleting records."""
+"""Creating, describing, extending and deleting topics, and deleting records."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def new(name: str, partitions: int = 1, factor: int = 1, **fields: Any) -> dict[
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     _create(s)
     _metadata(s)
     _grow(s)

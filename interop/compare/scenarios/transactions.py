@@ -1,4 +1,4 @@
-"""Transactions: the coordinator's requests, batches and offsets of transactions, and requests of tools."""
+"""Transactions: requests to the coordinator, batches and offsets of transactions, and requests of tools."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Transactions:
         }
 
     def add(self, label: str, producer: Producer, *partitions: tuple[str, int], verify: bool = False) -> None:
-        """Add partitions, in the form that the version has."""
+        """Add partitions, in the version's form."""
         topics = [
             {"name": name, "partitions": [index for topic, index in partitions if topic == name]}
             for name in dict(partitions)
@@ -80,7 +80,7 @@ class Transactions:
         return producer
 
     def settle(self, name: str) -> None:
-        """Wait until no transaction of an id is being ended."""
+        """Wait until no transaction of an id is being completed."""
         deadline = time.monotonic() + WAIT_S
         while True:
             (found,) = self.s.quietly("DescribeTransactions", transactional_ids=[name])["transaction_states"]
@@ -122,7 +122,7 @@ class Transactions:
 
 
 def requests(s: Session) -> None:
-    """Run all of them."""
+    """Run all requests of this area."""
     t = Transactions(s)
     for each in (_initialization, _story, _partitions, _zombies, _offsets, _batches, _lists, _markers):
         each(s, t)
