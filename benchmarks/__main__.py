@@ -1,6 +1,6 @@
 """`python -m benchmarks`: run workloads, print the table, write it into a page and the JSON into a file.
 
-Workloads are selected by name or pattern (`kafka-*`); by default, those that need only warmlog are run.
+Workloads are selected by name or pattern (`kafka-*`); by default, all that need only warmlog are run.
 """
 
 import argparse
@@ -49,15 +49,15 @@ def arguments() -> argparse.Namespace:
     """Return the parser of the command line."""
     names = [workload.name for workload in EVERY]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"which to run: {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each contestant has its turn (3)")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"workloads to run: {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement, after a warm-up (3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round there")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="put the table into this Markdown page")
-    parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
-    parser.add_argument("--kept", type=Path, metavar="DIR", help="keep what is dear to make there, for other runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file to write every round to")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="Markdown page to write the table into")
+    parser.add_argument("--directory", type=Path, default="/var/tmp", help="where to measure the disk (/var/tmp)")
+    parser.add_argument("--kept", type=Path, metavar="DIR", help="directory to keep expensive data in, for later runs")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if a target is missed")
-    parser.add_argument("--quick", action="store_true", help="a round of a fifth of a second: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="one round of a fifth of a second, as a smoke test")
     chosen = parser.parse_args()
     unknown = [pattern for pattern in chosen.workloads if not any(fnmatchcase(name, pattern) for name in names)]
     if unknown:
@@ -94,7 +94,7 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
 
 
 def main() -> int:
-    """Run the workloads; return 1 if something could not be measured, with --strict also if a target is missed."""
+    """Run the workloads; return 1 if a measurement failed, and with --strict also if a target is missed."""
     chosen = arguments()
     plan = plan_of(chosen)
     outcomes = []

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Generic, TypeVar
 
-Figures = Mapping[str, float]  # what one measurement gives: values by name, the unit in the name
+Figures = Mapping[str, float]  # result of one measurement: values by name, with the unit in the name
 C = TypeVar("C", bound="Named")
 
 
@@ -27,9 +27,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Conditions of a measurement: length and directory (empty, on the disk that is measured).
+    """Conditions of a measurement: length and directory (empty, on the measured disk).
 
-    `kept` is a directory that lasts over all rounds of a workload, for data that is expensive to create. `scale`
+    `kept` is a directory that exists for all rounds of a workload, for data that is expensive to create. `scale`
     reduces numbers such as 1,000 partitions for a quick run.
     """
 
@@ -93,7 +93,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Compute it. Raises ValueError if there are no values."""
+        """Compute the spread. Raises ValueError if there are no values."""
         return cls(median=median(values), minimum=min(values), maximum=max(values))
 
 
@@ -106,7 +106,7 @@ class Outcome:
 
     @property
     def subject(self) -> str:
-        """The first contestant, which the workload is about."""
+        """The first contestant, the subject of the workload."""
         name: str = self.workload.contestants[0].name
         return name
 
@@ -125,7 +125,7 @@ class Outcome:
         return Spread.of([ours / theirs for ours, theirs in pairs if theirs]) if any(t for _, t in pairs) else None
 
     def target(self, figure: str, against: str | None) -> Target | None:
-        """Return the target of this figure or ratio, if there is one."""
+        """Return the target of this figure or ratio, if any."""
         return next((t for t in self.workload.targets if (t.figure, t.against) == (figure, against)), None)
 
     @property
@@ -145,7 +145,7 @@ class Outcome:
 class Plan:
     """Length and number of rounds. `directory`: parent of all directories; it decides which disk is measured.
 
-    `kept`: directory for data that is expensive to create, to be used by later runs; None: removed after the run.
+    `kept`: directory of expensive data, for use by later runs; if None, the data is removed after the run.
     """
 
     rounds: int
@@ -177,7 +177,7 @@ def _measure(workload: Workload[C], contestant: C, plan: Plan, kept: Path) -> Fi
 
 @contextmanager
 def _kept(name: str, plan: Plan) -> Iterator[Path]:
-    """Yield the directory that lasts over all rounds of a workload."""
+    """Yield the directory that exists for all rounds of a workload."""
     if plan.kept is None:
         with _directory(plan.directory) as path:
             yield path
@@ -189,7 +189,7 @@ def _kept(name: str, plan: Plan) -> Iterator[Path]:
 
 @contextmanager
 def _directory(parent: Path) -> Iterator[Path]:
-    """Yield a new directory; remove it at once, while most of it is dirty, which avoids writing it to the disk."""
+    """Yield a new directory; then remove it immediately, while most of it is dirty, to avoid writing it to the disk."""
     path = Path(tempfile.mkdtemp(prefix="warmlog-benchmark-", dir=parent))
     try:
         yield path

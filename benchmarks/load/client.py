@@ -2,7 +2,8 @@
 
     python -m benchmarks.load.client asyncio|trio produce|consume HOST:PORT TOPIC RECORDS SIZE
 
-Prints the seconds from the first record to the last acknowledgement, or to the last record, without connecting.
+Prints the seconds from the first record to the last acknowledgement (or the last record), excluding the connection
+setup.
 """
 
 import sys
@@ -15,7 +16,7 @@ from warmlog import connect
 
 
 async def produce(address: str, topic: str, records: int, size: int) -> float:
-    """Produce so many records of one size."""
+    """Produce `records` records of `size` bytes."""
     async with connect(address) as client:
         began_at = perf_counter()
         summary = await client.produce_many(topic, repeat(b"x" * size, records))

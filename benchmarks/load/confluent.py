@@ -12,12 +12,12 @@ from time import perf_counter
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 SAMPLE_EVERY = 100
-BATCH = 10_000  # records that a consumer asks its library for at once
+BATCH = 10_000  # records that a consumer requests from its library at a time
 PATIENCE_S = 60.0
 
 
 def produce(address: str, topic: str, records: int, size: int) -> str:
-    """Produce so many records of one size."""
+    """Produce `records` records of `size` bytes."""
     producer = Producer({"bootstrap.servers": address})
     producer.list_topics(topic, timeout=PATIENCE_S)
     value, latencies_ms = b"x" * size, []

@@ -1,11 +1,11 @@
-"""A producer that measures how long partitions accept nothing after their leader was killed.
+"""A producer that measures how long partitions accept no records after their leader was killed.
 
     python -m benchmarks.load.failover HOST:PORT TOPIC PARTITIONS EVERY_MS
 
 confluent-kafka with acks=all and idempotence sends a record to each partition every EVERY_MS. Prints `ready` once every
-partition has acknowledged one. Then each line of its input is an instant on the monotonic clock and the partitions
-whose leader was killed at it; the answer has, for each of them, the milliseconds until a record was acknowledged that
-was sent after that instant. At the end of its input, prints how many records were acknowledged.
+partition has acknowledged one. Then each line of its input is a time on the monotonic clock and the partitions whose
+leader was killed at that time; the response has, for each of them, the milliseconds until a record sent after that time
+was acknowledged. At the end of its input, it prints the number of acknowledged records.
 """
 
 import sys
@@ -16,12 +16,12 @@ from time import perf_counter
 from confluent_kafka import KafkaError, Message, Producer
 
 PATIENCE_S = 90.0
-QUIET = 2  # of syslog: not that a broker has ended
+QUIET = 2  # syslog level: do not log that a broker has ended
 VALUE = b"x" * 100
 
 
 class Kill:
-    """The partitions that lost their leader at an instant, and the seconds until each accepted a record again."""
+    """The partitions that lost their leader at a given time, and the seconds until each accepted a record again."""
 
     def __init__(self, at: float, partitions: set[int]) -> None:
         self.at = at
@@ -30,7 +30,7 @@ class Kill:
         self.over = threading.Event()
 
     def acknowledged(self, partition: int, sent_at: float) -> None:
-        """Take note of a record."""
+        """Record an acknowledged record."""
         if sent_at > self.at and partition in self.missing:
             self.missing.remove(partition)
             self.gaps_s.append(perf_counter() - self.at)
@@ -50,7 +50,7 @@ class PacedProducer:
         self._producer = Producer(settings)
 
     def run(self) -> None:
-        """Send on schedule, then wait for what is in flight."""
+        """Send on schedule, then wait for the records in flight."""
         next_at = perf_counter()
         while not self.stopped.is_set():
             for partition in range(self._partitions):

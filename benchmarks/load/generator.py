@@ -1,8 +1,8 @@
 """The load generator: processes that keep N connections busy and count replies.
 
-It is the same for all contestants, and knows nothing of a protocol but a length prefix of four big-endian bytes and the
-bytes that a successful reply contains. As little Python as possible runs per request: requests are encoded in advance
-and sent many in one call; replies are counted by their lengths, and checked by one search over all received bytes.
+It is the same for all contestants. All it knows of a protocol is the length prefix of four big-endian bytes, and bytes
+that a successful reply contains. As little Python as possible runs per request: requests are encoded in advance and
+sent many in one call; replies are counted by their lengths, and checked by one search over all received bytes.
 
 1. Closed loop: a connection has at most `depth` requests in flight; each reply allows the next request.
 2. Only the window after the warm-up counts, also for the CPU time of both sides.
@@ -24,10 +24,10 @@ from struct import Struct
 from time import clock_gettime, perf_counter, process_time
 
 LENGTH = Struct(">I")
-RECEIVE_BYTES = 256 << 10  # stays in the processor's cache while large replies run through it
-HEAD_BYTES = 512  # a large reply is checked in its head: its records may hold anything
+RECEIVE_BYTES = 256 << 10  # stays in the processor's cache while large replies pass through it
+HEAD_BYTES = 512  # bytes of a large reply that are checked, since its records may hold any bytes
 STALL_S = 60.0  # longer than any pause of a healthy contestant; Kafka can take 20 s for a first request of this size
-RING_BYTES = 64 << 10  # small requests are repeated up to this size, so that many go in one call
+RING_BYTES = 64 << 10  # small requests are repeated up to this size, so that many are sent in one call
 ROOT = Path(__file__).parents[2]
 CPUCLOCK_SCHED = 2  # Linux's <linux/posix-timers.h>
 
@@ -38,10 +38,10 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """One connection: `requests`, over and over, up to `depth` unanswered; `total` of them if that is given.
+    """One connection: sends `requests` repeatedly, with up to `depth` unanswered; `total` of them if given.
 
-    `greeting` is sent first and its reply awaited, outside of the measurement. Without requests the replies are a
-    stream that comes by itself. `address`: of the broker to connect to, unless it is the load's.
+    `greeting` is sent first and its reply awaited, outside the measurement. Without requests, the server sends the
+    replies as a stream by itself. `address`: the broker to connect to, if it is not the load's.
     """
 
     requests: tuple[bytes, ...]
@@ -55,8 +55,8 @@ class Flow:
 class Load:
     """The load of one measurement on a server, which consists of the processes `pids`.
 
-    `good`: bytes that each good reply holds, at least once; empty where nothing is checked. `processes`: so many
-    generate the load together.
+    `good`: bytes that each good reply contains, empty for no check. `processes`: number of processes that generate the
+    load together.
     """
 
     address: tuple[str, int]
@@ -70,7 +70,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """The result of a measurement. Latencies, in seconds, where each connection had one request in flight."""
+    """The result of a measurement. Latencies, in seconds, if each connection had one request in flight."""
 
     replies: int
     received_bytes: int
@@ -81,7 +81,7 @@ class LoadResult:
 
 
 def drive(load: Load) -> LoadResult:
-    """Run `load` in processes of its own, to which the connections are dealt out. Raises LoadError."""
+    """Run `load` in separate processes, over which the connections are distributed. Raises LoadError."""
     shares = [replace(load, flows=load.flows[number :: load.processes]) for number in range(load.processes)]
     with ThreadPoolExecutor(len(shares)) as waiting:
         return _sum(list(waiting.map(_drive_share, shares)))
@@ -103,7 +103,7 @@ def _drive_share(load: Load) -> LoadResult:
 
 
 def _sum(results: Sequence[LoadResult]) -> LoadResult:
-    """Combine the results of processes whose windows are about the same."""
+    """Combine the results of processes with about the same windows."""
     return LoadResult(
         replies=sum(result.replies for result in results),
         received_bytes=sum(result.received_bytes for result in results),
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def generate(load: Load) -> LoadResult:
-    """Put the load on the server from this process. Raises LoadError, OSError."""
+    """Generate the load from this process. Raises LoadError, OSError."""
     with ExitStack() as stack:
         addresses = [flow.address or load.address for flow in load.flows]
         sockets = [stack.enter_context(socket.create_connection(address)) for address in addresses]
@@ -142,7 +142,7 @@ def generate(load: Load) -> LoadResult:
 
 
 class _Driver:
-    """Turns the event loop, and knows what happened in a window of time."""
+    """Runs the event loop, and counts events in a window of time."""
 
     def __init__(self, connections: "Sequence[_Connection]", poll: select.epoll) -> None:
         self._connections = connections
@@ -157,7 +157,7 @@ class _Driver:
             connection.begin(self._poll)
 
     def measure(self, pids: Sequence[int], *, seconds: float | None) -> LoadResult:
-        """Count from now for so long; until the last reply if None. Begins if that has not been done."""
+        """Count from now on for this long, or until the last reply if None. Begins unless that was done before."""
         for connection in self._connections:
             connection.forget()
         began_at, load_cpu_s, server_cpu_s = perf_counter(), process_time(), sum(map(cpu_seconds, pids))
@@ -175,7 +175,7 @@ class _Driver:
         )
 
     def turn(self, until: float | None) -> None:
-        """Move bytes until then; until every connection is done if None."""
+        """Move bytes until this time, or until every connection is done if None."""
         by_fd = self._by_fd
         working = len(by_fd)
         while working and (until is None or perf_counter() < until):
@@ -189,10 +189,10 @@ class _Driver:
 
 
 class _Connection:
-    """A connected socket, the ring of its requests, and the replies that came.
+    """A connected socket, the ring of its requests, and its replies.
 
-    Requests are counted from 0 and lie in a ring, so that the bytes of any number of them are found by two positions in
-    an endless stream: `_sent` (bytes) and `_position(_allowed)`.
+    Requests are counted from 0 and stored in a ring, so the bytes of any number of them lie between two positions in an
+    endless stream: `_sent` (bytes) and `_position(_allowed)`.
     """
 
     def __init__(self, sock: socket.socket, flow: Flow, good: bytes, buffer: bytearray) -> None:
@@ -212,13 +212,13 @@ class _Connection:
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._rest = b""  # the beginning of an unfinished reply, shorter than the buffer
-        self._skip = 0  # bytes still to come of a reply that is larger than the buffer
+        self._skip = 0  # bytes still missing of a reply that is larger than the buffer
         self._measures_latency = flow.depth == 1 and bool(flow.requests)
         self._asked_at = 0.0
         self.forget()
 
     def forget(self) -> None:
-        """Count from here."""
+        """Restart counting from here."""
         self.replies = 0
         self.received_bytes = 0
         self.latencies_s: list[float] = []
@@ -231,7 +231,7 @@ class _Connection:
         self._allow(self._begin_with)
 
     def ready(self, event: int) -> bool:
-        """Do what epoll says is possible. True once the last reply is there."""
+        """Do what epoll reports as possible. Return True once the last reply has arrived."""
         if event == select.EPOLLIN and self._measures_latency and not self._rest and not self._skip:
             return self._receive_one()
         if event & select.EPOLLOUT:
@@ -241,7 +241,7 @@ class _Connection:
         return False
 
     def _receive_one(self) -> bool:
-        """Do the same in fewer steps where one small reply comes in one piece, as it mostly does."""
+        """Do the same in fewer steps if one small reply arrives in one piece, as it usually does."""
         size = self._sock.recv_into(self._buffer)
         if size < 5 or LENGTH.unpack_from(self._buffer)[0] != size - 4:
             return self._replied(self._received(0, size))
@@ -251,7 +251,7 @@ class _Connection:
         return self._replied(1)
 
     def _replied(self, count: int) -> bool:
-        """Count replies and send the requests they allow. True once the last reply is there."""
+        """Count replies and send the requests they allow. Return True once the last reply has arrived."""
         if count:
             self.replies += count
             if self._measures_latency:
@@ -274,12 +274,12 @@ class _Connection:
         self._requests = requests
 
     def _position(self, index: int) -> int:
-        """Return where request `index` begins in the endless stream."""
+        """Return the position of request `index` in the endless stream."""
         turns, index = divmod(index, len(self._starts) - 1)
         return turns * len(self._ring) + self._starts[index]
 
     def _allow(self, count: int) -> None:
-        """Let `count` more requests go."""
+        """Allow `count` more requests."""
         if self._measures_latency and self._total is None:
             request = self._requests[self._allowed % len(self._requests)]
             self._allowed += 1
@@ -315,13 +315,13 @@ class _Connection:
             self._poll.modify(self.fd, select.EPOLLIN | select.EPOLLOUT if wait else select.EPOLLIN)
 
     def _receive(self) -> int:
-        """Receive once; the number of replies that are whole now."""
+        """Receive once; return the number of replies now complete."""
         rest = len(self._rest)
         self._view[:rest] = self._rest
         return self._received(rest, self._sock.recv_into(self._view[rest:]))
 
     def _received(self, rest: int, count: int) -> int:
-        """Count the replies in the buffer, which holds `count` bytes more than it did after the last ones."""
+        """Count the replies in the buffer, to which `count` bytes were added."""
         if not count:
             raise LoadError("the contestant closed a connection")
         self.received_bytes += count
@@ -331,7 +331,7 @@ class _Connection:
         return self._count_replies(0, end)
 
     def _skip_through(self, end: int) -> int:
-        """Pass over a large reply; then count what follows it."""
+        """Skip a large reply; then count the replies after it."""
         skipped = min(self._skip, end)
         self._skip -= skipped
         if self._skip:
@@ -339,7 +339,7 @@ class _Connection:
         return 1 + self._count_replies(skipped, end)
 
     def _count_replies(self, start: int, end: int) -> int:
-        """Walk the whole replies in buffer[start:end] by their lengths; keep what is left for the next time."""
+        """Walk the complete replies in buffer[start:end] by their lengths; keep the rest for the next call."""
         unpack, begin, count = LENGTH.unpack_from, start, 0
         size = 0
         while end - start >= 4:
@@ -363,8 +363,8 @@ class _Connection:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process, all its threads, has used. Raises OSError where there is none.
+    """Return the processor time used by all threads of a process. Raises OSError if it does not exist.
 
-    By the clock that clock_getcpuclockid(3) gives: /proc counts in steps of 10 ms.
+    It is read from the clock of clock_getcpuclockid(3), since /proc counts in steps of 10 ms.
     """
     return clock_gettime((~pid << 3) | CPUCLOCK_SCHED)

@@ -1,6 +1,7 @@
 """Requests to contestants in Kafka's protocol, encoded before a measurement begins.
 
-A client library sets up measurements. The versions are the last ones with topics by name, which current clients use.
+A client library sets up measurements. The versions are the last ones that name topics by name, as used by current
+clients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from warmlog.protocol.kafka.codec.engine import ENGINE
 
 PRODUCE, PRODUCE_VERSION = 0, 11
 FETCH, FETCH_VERSION = 1, 12
-QUIET = 2  # of syslog: not that a broker has ended
+QUIET = 2  # syslog level: do not log that a broker has ended
 _HEADER = Struct(">hhih")  # API key, version, correlation id, length of the client id
 _CLIENT_ID = b"benchmark"
 _names = (f"benchmark-{number}" for number in count())
@@ -34,15 +35,15 @@ _names = (f"benchmark-{number}" for number in count())
 
 @dataclass(frozen=True, slots=True)
 class KafkaWire:
-    """Requests as bytes, frames and all. Correlation ids are not told apart by the load generator, so all are 0.
+    """Requests as bytes, including frames. The load generator does not distinguish correlation ids, so all are 0.
 
-    `acks` and `replicas` are those of its produce requests and its topics.
+    `acks` and `replicas` are used for its produce requests and its topics.
     """
 
     acks: int = 1
     replicas: int = 1
 
-    good: ClassVar[bytes] = b""  # an error is a zero among zeros here: `check_count` counts afterwards
+    good: ClassVar[bytes] = b""  # an error code is a zero among zeros here, so `check_count` counts afterwards
     greeting: ClassVar[bytes] = b""
 
     def produce(self, topic: str, partition: int, batches: bytes) -> bytes:
@@ -52,7 +53,7 @@ class KafkaWire:
         return _request(PRODUCE, PRODUCE_VERSION, values)
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int, wait_ms: int = 0) -> bytes:
-        """Read what is there from an offset on, waiting so long for anything to come, outside of any session."""
+        """Fetch available records from an offset on, waiting up to this long for any, outside any session."""
         asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": max_bytes}
         values = {
             "max_wait_ms": wait_ms,
@@ -71,7 +72,7 @@ class KafkaWire:
         return topic
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Return when every partition has a leader that knows it. Raises SetupError."""
+        """Create a topic, and wait until the leader of every partition knows it. Raises SetupError."""
         admin = _admin(address)
         _done(
             admin.create_topics(
@@ -94,11 +95,11 @@ class KafkaWire:
 
     def drop_topic(self, address: Address, topic: str) -> None:
         """Delete a topic. Raises SetupError."""
-        admin = _admin(address)  # it must live until it is done
+        admin = _admin(address)  # it must exist until the deletion is done
         _done(admin.delete_topics([topic], operation_timeout=ANSWER_S))
 
     def check_count(self, address: Address, topic: str, least: int) -> None:
-        """Raise SetupError unless a topic holds so many records or more."""
+        """Raise SetupError unless a topic holds at least this many records."""
         admin = _admin(address)
         partitions = admin.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
         asked = [TopicPartition(topic, partition) for partition in partitions]
@@ -130,7 +131,7 @@ def _admin(address: Address) -> AdminClient:
     return AdminClient({"bootstrap.servers": f"{host}:{port}", "log_level": QUIET})
 
 
-# What a new leader, or another broker, answers until it knows of the topic.
+# Errors of a new leader, or of another broker, until it knows the topic.
 _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_LEADER_EPOCH,

@@ -1,6 +1,6 @@
 """Requests to contestants in warmlog's native protocol, encoded before a measurement begins.
 
-Another protocol is another class with the same methods.
+Another protocol needs another class with the same methods.
 """
 
 import socket
@@ -34,9 +34,9 @@ class SetupError(Exception):
 
 
 class Wire(Protocol):
-    """A protocol: requests as whole frames, and the setup of a measurement."""
+    """A protocol: complete request frames, and the setup of a measurement."""
 
-    good: bytes  # what each good reply holds
+    good: bytes  # bytes in each good reply
 
     @property
     def greeting(self) -> bytes:
@@ -55,7 +55,7 @@ class Wire(Protocol):
         """Create this topic. Raises SetupError."""
 
     def drop_topic(self, address: Address, topic: str) -> None:
-        """Delete a topic where others come after it on the same server. Raises SetupError."""
+        """Delete a topic if others follow it on the same server. Raises SetupError."""
 
     def check_count(self, address: Address, topic: str, least: int) -> None:
         """Raise SetupError if a topic has fewer records."""
@@ -65,9 +65,9 @@ class Wire(Protocol):
 
 
 class NativeWire:
-    """Requests as bytes, frames and all. Ids are not told apart by the load generator, so all are 0."""
+    """Requests as bytes, including frames. The load generator does not distinguish ids, so all are 0."""
 
-    good = b"\xa5error\x00"  # a partition's error, which is none; an ErrorResponse has no such thing
+    good = b"\xa5error\x00"  # the error code 0 of a partition, which an ErrorResponse does not contain
 
     @property
     def greeting(self) -> bytes:
@@ -97,10 +97,10 @@ class NativeWire:
         return TOPIC
 
     def drop_topic(self, address: Address, topic: str) -> None:
-        """Do nothing: the topic is removed with its server."""
+        """Do nothing, since the topic is removed with its server."""
 
     def check_count(self, address: Address, topic: str, least: int) -> None:
-        """Do nothing: every reply has been checked."""
+        """Do nothing, since every reply has been checked."""
 
     def first_question(self, address: Address) -> None:
         """Send the first requests of a client over a new connection. Raises SetupError."""
@@ -118,10 +118,10 @@ class NativeWire:
 
 
 class EchoWire(NativeWire):
-    """For a server that answers each request with the same bytes and knows no other."""
+    """For a server that answers each request with the same bytes."""
 
     good = b""
     greeting = b""
 
     def create_topic(self, address: Address, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Do nothing: there are no topics."""
+        """Do nothing, since there are no topics."""

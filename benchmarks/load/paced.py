@@ -1,7 +1,7 @@
-"""A producer with a fixed rate, regardless of replies: an open loop, whose latencies include every stall.
+"""A producer with a fixed rate, regardless of replies: an open loop whose latencies include every stall.
 
 Latency is measured from the time at which a request was due to its reply, or until a consumer has the record. A closed
-loop would wait with the broker, and measure a stall only once.
+loop would wait together with the broker, and measure a stall only once.
 """
 
 import select
@@ -17,10 +17,10 @@ from benchmarks.load.generator import HEAD_BYTES, LoadError
 from benchmarks.load.native import Address, Wire
 
 LENGTH = Struct(">I")
-DRAIN_S = 30.0  # what is still unanswered after the window may take so long
+DRAIN_S = 30.0  # limit for requests unanswered after the window
 RECEIVE_BYTES = 1 << 18
 FOLLOW_WAIT_MS = 500
-FOLLOW_BYTES = 4 << 20  # what is behind after a stall of seconds
+FOLLOW_BYTES = 4 << 20  # backlog after a stall of seconds
 VALUE_BYTES = 100
 VALUE = b"x" * VALUE_BYTES
 
@@ -32,15 +32,15 @@ class PaceResult:
     latencies_s: list[float]
 
     def quantile_s(self, share: float) -> float:
-        """Return the latency that this share of the requests did not exceed."""
+        """Return the latency not exceeded by this share of the requests."""
         return self.latencies_s[min(len(self.latencies_s) - 1, int(share * len(self.latencies_s)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """So many requests a second, evenly spaced, each with this batch.
+    """A number of requests per second, evenly spaced, each with this batch.
 
-    `wire` says what a connection must say first, and what a good reply holds.
+    `wire` provides a connection's first request and the bytes in a good reply.
     """
 
     per_s: float
@@ -54,7 +54,7 @@ class Pace:
     def followed(self, address: Address, wire: Wire, topic: str, *, seconds: float, skip_s: float) -> PaceResult:
         """Produce to a topic and consume it; return latencies from when a record was due until the consumer had it.
 
-        The topic is empty. A record is known by its value: the batch holds one, of VALUE_BYTES equal bytes. Raises
+        The topic is empty. A record is recognized by its value: the batch holds one of VALUE_BYTES equal bytes. Raises
         LoadError.
         """
 
@@ -74,7 +74,7 @@ class _Paced:
         self._good = good
         self._request = request
         self._every_s = every_s
-        self._due: deque[float] = deque()  # of the requests without a reply
+        self._due: deque[float] = deque()  # due times of the requests without a reply
         self._received = bytearray()
         self._unsent = b""
         self._latencies: list[tuple[float, float]] = []
@@ -120,10 +120,10 @@ class _Paced:
 
 
 class _Followed(_Paced):
-    """Records are numbered by their offsets, since nobody else writes."""
+    """Records are numbered by their offsets, since there is no other producer."""
 
     def follow(self, consumer: socket.socket, follow: Callable[[int], bytes]) -> None:
-        """Before `run`: `follow` gives the request that waits for what comes at an offset."""
+        """Call before `run`. `follow` returns the request that waits for the record at an offset."""
         self._consumer = consumer
         self._follow = follow
         self._all_due: list[float] = []

@@ -2,7 +2,7 @@
 
     python -m benchmarks.load.quiet_consumer HOST:PORT TOPIC PARTITIONS
 
-Prints a line when it is fetching from all of them. Uses kafka-python, which has fetch sessions like Java's consumer;
+It prints a line when it fetches from all of them. It uses kafka-python, which has fetch sessions like Java's consumer;
 librdkafka has none.
 """
 
@@ -12,7 +12,7 @@ from time import perf_counter
 
 from kafka import KafkaConsumer, TopicPartition
 
-SETTLE_S = 3.0  # the first fetches name every partition, those after them nothing
+SETTLE_S = 3.0  # the first fetches name every partition, later ones none
 POLL_MS = 500
 
 

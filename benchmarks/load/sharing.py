@@ -3,9 +3,9 @@
     python -m benchmarks.load.sharing take HOST:PORT TOPIC RECORDS MEMBERS
     python -m benchmarks.load.sharing redeliver HOST:PORT TOPIC KILLS
 
-`take` produces records of 100 B, lets members in threads take them from the first one on, and prints
+`take` produces records of 100 B, lets members in threads acquire them from the first one on, and prints
 `records_per_s=N`, counted from the first record taken. `redeliver` kills processes that hold records, and prints
-`p50_ms=N longest_ms=N`: the time until a member that lives has the first of them.
+`p50_ms=N longest_ms=N`: the time until another member has the first of them.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 SIZE = 100
 PATIENCE_S = 120.0
-QUIET = {"log_level": 0}  # else each consumer says that it is a preview
+QUIET = {"log_level": 0}  # otherwise each consumer logs that it is a preview
 VICTIM = """
 import sys
 from benchmarks.load.sharing import member
@@ -33,23 +33,23 @@ sys.stdin.read()
 
 
 def member(address: str, topic: str) -> ShareConsumer:
-    """Return a member of the group that is named like the topic."""
+    """Return a member of the group with the topic's name."""
     consumer = ShareConsumer({"bootstrap.servers": address, "group.id": topic, **QUIET})
     consumer.subscribe([topic])
     return consumer
 
 
 def begin_at_the_start(address: str, group: str) -> None:
-    """Let a new group read what was produced before."""
+    """Make a new group start with records produced before it."""
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": address, **QUIET})  # kept: its end would cancel the request
+    admin = AdminClient({"bootstrap.servers": address, **QUIET})  # kept, since its deletion would cancel the request
     for future in admin.incremental_alter_configs([resource]).values():
         future.result()
 
 
 class Taken:
-    """Counts what all members have taken."""
+    """Counts the records taken by all members."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -100,11 +100,11 @@ def take(address: str, topic: str, records: int, members: int) -> str:
 
 
 class Survivor:
-    """A member that accepts what it gets, in a thread, until it is closed."""
+    """A member that accepts all its records, in a thread, until it is closed."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._consumer = member(address, topic)
-        self._times_s: dict[int, float] = {}  # when a record came last, by offset
+        self._times_s: dict[int, float] = {}  # time of the last delivery by offset
         self._arrival = threading.Condition()
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._work)
@@ -119,9 +119,11 @@ class Survivor:
         self._consumer.close()
 
     def wait_for(self, offset: int) -> float:
-        """Wait for a record. Returns when it came, in s of the performance counter."""
+        """Wait for a record. Returns the time of its delivery, in s of the performance counter."""
         with self._arrival:
-            assert self._arrival.wait_for(lambda: offset in self._times_s, PATIENCE_S), f"record {offset} has not come"
+            assert self._arrival.wait_for(lambda: offset in self._times_s, PATIENCE_S), (
+                f"record {offset} was not delivered"
+            )
             return self._times_s[offset]
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """`python -m benchmarks.questions.batch_checks`: the cost of validating a produced batch, by codec and size.
 
-This includes decompression, which the event loop or a thread does (`broker.partitions.appends.batch_opener`).
+This includes decompression, on the event loop or in a thread (`broker.partitions.appends.batch_opener`).
 Each figure is the median of many runs in one thread.
 """
 

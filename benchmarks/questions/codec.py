@@ -39,7 +39,7 @@ from warmlog.protocol.response import (
     TopicMetadata,
 )
 
-ROUND_NS = 300_000  # short enough to fit between two interruptions
+ROUND_NS = 300_000  # short enough to fit between two interrupts
 TOPIC_ID = b"i" * 16
 CODEC = Codec(topic_names={TOPIC_ID: "orders"}.get)
 BY_NAME = {api.name: api for api in APIS}
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 
 
 def topics(partitions: int, field: str, fields: Callable[[int], Any], name: str = "name") -> tuple[dict[str, Any], ...]:
-    """One topic of so many partitions."""
+    """Return one topic with this many partitions."""
     return ({name: "orders", "topic_id": TOPIC_ID, field: tuple(map(fields, range(partitions)))},)
 
 
@@ -181,7 +181,7 @@ def tasks(patterns: list[str]) -> list[Task]:
 
 
 def steps(task: Task) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return a function that decodes the request of a task, and one that encodes its reply."""
+    """Return functions that decode the request of a task and encode its reply."""
     shape, version = task
     api, name = BY_NAME[shape.api], f"{shape.api}Request"
     values = with_defaults(TABLES[name], version, shape.request(shape.partitions))
@@ -238,8 +238,8 @@ class Other:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.codec", description=__doc__)
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="which, as `Produce *, 1 partition`")
-    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout, to compare with")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="shapes to measure, such as `Produce *, 1 partition`")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout to compare with")
     parser.add_argument("--against-pure", action="store_true", help="compare with the pure engine")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

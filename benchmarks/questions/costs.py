@@ -24,8 +24,8 @@ from benchmarks.load.native import Address, NativeWire
 from benchmarks.servers.contestants import ENVIRONMENT, StartError
 
 BLOCK = 200  # requests
-PAIRS = 100  # 20,000 requests a side
-SETTLE = 8  # requests after a switch that do not count
+PAIRS = 100  # 20,000 requests on each side
+SETTLE = 8  # requests after a switch that are not counted
 RECEIVE_BYTES = 1 << 18
 TOPIC = "costs"
 
@@ -38,7 +38,7 @@ class SwitchedBroker:
         self.address = address
 
     def turn(self, what: str, *, on: bool) -> None:
-        """Switch, and return when that is done. Raises StartError if the broker has exited."""
+        """Switch a feature, and wait until that is done. Raises StartError if the broker has exited."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{what} {'on' if on else 'off'}\n")
@@ -49,7 +49,7 @@ class SwitchedBroker:
 
 @contextmanager
 def switched_broker(directory: Path) -> Iterator[SwitchedBroker]:
-    """Start it, and end it with the block. Raises StartError."""
+    """Start the broker, and end it with the block. Raises StartError."""
     command = [sys.executable, "-m", "benchmarks.servers.switched", str(directory)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=ENVIRONMENT
@@ -64,9 +64,9 @@ def switched_broker(directory: Path) -> Iterator[SwitchedBroker]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One switch under one load: `connections`, each with one request in flight, the same over and over.
+    """One switch under one load: `connections`, each with one request in flight, which is repeated.
 
-    Fetches of so many bytes from a log of these batches; without `fetch_bytes`, the batch is produced.
+    Fetches `fetch_bytes` from a log of copies of the batch; without `fetch_bytes`, the batch is produced.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Comparison:
     fetch_bytes: int = 0
 
     def measure(self, conditions: Conditions) -> Figures:
-        """Return the microseconds per request with and without, and the cost. Raises LoadError, StartError."""
+        """Return microseconds per request with and without the feature, and the cost. Raises LoadError, StartError."""
         with switched_broker(conditions.directory) as broker, ExitStack() as stack:
             request = self._prepare(broker.address)
             sockets = [stack.enter_context(_connected(broker.address)) for _ in range(self.connections)]
@@ -99,7 +99,7 @@ class Comparison:
         }
 
     def _prepare(self, address: Address) -> bytes:
-        """Create the topic, fill it, and give the request."""
+        """Create and fill the topic, and return the request."""
         wire = NativeWire()
         wire.create_topic(address, TOPIC, 1, {})
         produce = wire.produce(TOPIC, 0, self.batch)
@@ -120,7 +120,7 @@ class Median:
 
 
 def median_of(values: Sequence[float]) -> Median:
-    """Return the median and its interval, by ranks: no distribution is assumed. Raises ValueError for no values."""
+    """Return the median and its interval by ranks, assuming no distribution. Raises ValueError for no values."""
     ranked = sorted(values)
     reach = 1.96 * sqrt(len(ranked)) / 2
     low = max(0, int(len(ranked) / 2 - reach))
@@ -129,7 +129,7 @@ def median_of(values: Sequence[float]) -> Median:
 
 
 def run_block(sockets: Sequence[socket.socket], request: bytes, count: int) -> float:
-    """Return the seconds for `count` requests, one in flight on each connection. Raises LoadError."""
+    """Return the seconds for `count` requests, with one in flight on each connection. Raises LoadError."""
     connections = {sock.fileno(): _Reply(sock) for sock in sockets[:count]}
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     poll = select.poll()

@@ -1,10 +1,10 @@
-"""Where does the server's time go under a load? Flame graphs of a running broker: compiled modules, Python, kernel.
+"""Show where the server's time goes under a load: flame graphs of a running broker (compiled modules, Python, kernel).
 
     python -m benchmarks.questions.flames [--directory DIR] LOAD...
 
 It writes flames-LOAD.svg into the directory (docs/figures) for each load. Build everything first (`make setup`), and
 install perf and inferno (`cargo install inferno`); recording another process and the kernel may need root. perf samples
-by a timer: a profiler that stops the process, as py-spy does, finds it in system calls far more often than it is there.
+by a timer: a profiler that stops the process, like py-spy, overstates the time in system calls.
 """
 
 import argparse
@@ -67,10 +67,10 @@ def _broker(server: Running) -> KafkaBroker:
 
 
 def main() -> None:
-    """Record what is asked for."""
+    """Record the requested loads."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.flames", description=__doc__.splitlines()[0])
     parser.add_argument("loads", metavar="LOAD", nargs="+", choices=LOADS, help=", ".join(LOADS))
-    parser.add_argument("--directory", type=Path, default=Path("docs/figures"), help="where to write (docs/figures)")
+    parser.add_argument("--directory", type=Path, default=Path("docs/figures"), help="output directory (docs/figures)")
     chosen = parser.parse_args()
     for tool in ("perf", "inferno-collapse-perf", "inferno-flamegraph"):
         if shutil.which(tool) is None:

@@ -44,7 +44,7 @@ from warmlog.broker.log.segments.log_scan import BatchEnd, find_batch
 from warmlog.protocol.records.builder import build_batch
 
 RECORDS = 1_000_000
-GROUP = 1_000  # records that are written together, and a transaction of the tree
+GROUP = 1_000  # records written together, in one transaction of the tree
 INTERVALS_KB = (1, 2, 4, 8, 16, 32, 64)
 HOT_LOOKUPS, COLD_LOOKUPS = 2_000, 60
 BATCH = build_batch([(1_700_000_000_000, None, b"v" * 100, ())])
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     """A way to find a record by its offset, and the files it reads."""
 
     look_up: Callable[[int], bytes]
-    scanned: list[int]  # bytes of log from the index's entry to the record's end, for each lookup
+    scanned: list[int]  # for each lookup, bytes of log from the index entry's position to the end of the record
     files: tuple[Path, ...]
 
 
@@ -64,7 +64,7 @@ Opened: TypeAlias = Callable[[], AbstractContextManager[Asked]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """The cost of one arrangement. Sizes and maintenance times are for a million records."""
+    """The costs of an arrangement. Sizes and maintenance times are for a million records."""
 
     name: str
     maintain_s: float
@@ -89,9 +89,9 @@ def write_log(path: Path, records: int) -> None:
 
 
 def write_sparse(path: Path, records: int, interval: int) -> float:
-    """Write the index of such a log as an append does, through a mapping; returns the processor time.
+    """Write the index of such a log as appends do, through a mapping; return the processor time.
 
-    An entry names the first batch that comes after `interval` bytes without one.
+    An entry is written for the first batch after `interval` bytes without an entry.
     """
     size = (records * len(BATCH) // interval + 1) * ENTRY.size
     with path.open("w+b") as file:
@@ -110,7 +110,7 @@ def write_sparse(path: Path, records: int, interval: int) -> float:
 
 
 def write_tree(path: Path, rows: Iterator[tuple[int, int | bytes]]) -> float:
-    """Write a row for each record, a transaction for each group; returns the processor time."""
+    """Write a row for each record, in one transaction per group; return the processor time."""
     began_at = process_time()
     with closing(sqlite3.connect(path, isolation_level=None)) as tree:
         tree.execute("PRAGMA journal_mode=WAL")
@@ -189,7 +189,7 @@ def cold(opened: Opened, offsets: Sequence[int]) -> tuple[float, float]:
 
 
 def evict(path: Path) -> None:
-    """Put a file out of memory; what is mapped may stay."""
+    """Evict a file from the page cache; mapped pages may stay."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -198,7 +198,7 @@ def evict(path: Path) -> None:
 
 
 def missing_pages(path: Path) -> int:
-    """Return how many of a file's pages are not in memory. Raises OSError where the kernel does not count."""
+    """Return the number of non-resident pages of a file. Raises OSError if the kernel cannot count them."""
     fd = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
@@ -271,11 +271,11 @@ def table(found: Sequence[Arrangement]) -> str:
 
 
 def main() -> None:
-    """As a program."""
+    """Run as a program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.index_question", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.json", help="where the figures go")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.json", help="output file for the figures")
     parser.add_argument("--records", type=int, default=RECORDS)
-    parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
+    parser.add_argument("--directory", type=Path, default="/var/tmp", help="where to measure the disk (/var/tmp)")
     chosen = parser.parse_args()
     with TemporaryDirectory(dir=chosen.directory) as directory:
         found = list(measure(Path(directory), chosen.records))

@@ -1,12 +1,12 @@
 """Page faults of a lookup at the end of an index, by warm and by plain search, for all sizes of the index.
 
-    python -m benchmarks.questions.index_search [FILE.csv] [--directory D]    all sizes to a file, some of them printed
+    python -m benchmarks.questions.index_search [FILE.csv] [--directory D]    all sizes to a file, a selection printed
 
-For each size, the first lookup of the last entry after a new page has begun is measured, as a consumer at the end of
-the log causes it. The first entry was just written to page n, and only the last three pages are resident, because
-earlier lookups have touched them. File and mapping are reopened for each size, with MADV_RANDOM or with the default
-advice, with which the kernel reads pages around the missing one. There is no residency gate here: these are the faults
-that it prevents.
+For each size, the first lookup of the last entry after a new page has begun is measured, as caused by a consumer at the
+end of the log. The first entry was just written to page n, and only the last three pages are resident, because earlier
+lookups have touched them. File and mapping are reopened for each size, with MADV_RANDOM or with the default advice,
+with which the kernel reads pages around the missing one. There is no residency gate here: it prevents the faults
+counted here.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from warmlog.broker.log.io.page_cache import Cachestat
 
 ENTRY = Struct(">ii")
 PER_PAGE = PAGE_SIZE // ENTRY.size
-MAX_PAGES = 2_560  # 10 MiB, what Kafka's `segment.index.bytes` is by default
-RECORDS_AN_ENTRY, BYTES_AN_ENTRY = 10, 1_000  # so that the last one is still a number of 32 bits
+MAX_PAGES = 2_560  # 10 MiB, the default of Kafka's `segment.index.bytes`
+RECORDS_AN_ENTRY, BYTES_AN_ENTRY = 10, 1_000  # so that the last offset still fits into 32 bits
 KEPT_PAGES = 3
 PRINTED = (1, 2, 3, 4, 5, 8, 13, 14, 32, 64, 128, 256, 512, 1_024, 2_048, 2_560)
 Advice = Literal["random", "default"]
@@ -56,7 +56,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searching:
-    """A search in mappings of one kind."""
+    """A search, in mappings of one kind."""
 
     search: SearchName
     advice: Advice
@@ -67,7 +67,7 @@ class Searching:
         return f"{self.search} search, {'MADV_RANDOM' if self.advice == 'random' else 'default'}"
 
     def measure(self, conditions: Conditions) -> Figures:
-        """Over all sizes up to MAX_PAGES."""
+        """Measure all sizes up to MAX_PAGES."""
         path = conditions.kept / "index"
         if not path.exists():
             write_index(path)
@@ -120,10 +120,10 @@ def look_up(path: Path, pages: int, search: SearchName, advice: Advice) -> Looku
 
 
 def _keep_the_last(path: Path, pages: int) -> None:
-    """Put all of the file out of memory but the last three of its first `pages` pages; nobody has it mapped."""
+    """Evict all of the file except the last three of its first `pages` pages; it must not be mapped."""
     fd = open_fd(path, O_RDONLY)
     try:
-        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM)  # what is read now is read alone
+        posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM)  # reads now do not read ahead
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED)
         first = max(0, pages - KEPT_PAGES)
         pread(fd, (pages - first) * PAGE_SIZE, first * PAGE_SIZE)
@@ -137,7 +137,7 @@ def _resident(fd: int, pages: int) -> int:
 
 
 def every_lookup(path: Path, sizes: Iterable[int]) -> Iterator[Lookup]:
-    """Both searches in both kinds of mappings."""
+    """Return both searches in both kinds of mappings."""
     for pages in sizes:
         for advice in ("random", "default"):
             for search in ("warm", "plain"):
@@ -145,7 +145,7 @@ def every_lookup(path: Path, sizes: Iterable[int]) -> Iterator[Lookup]:
 
 
 def table(lookups: Sequence[Lookup]) -> str:
-    """In Markdown: for each size and search, major faults, pages in memory before and after, microseconds."""
+    """Return a Markdown table: for each size and search, major faults, resident pages before and after, and time."""
     lines = [
         "| pages | warm, MADV_RANDOM | plain, MADV_RANDOM | warm, default | plain, default |",
         "|---|---|---|---|---|",
@@ -161,7 +161,7 @@ def table(lookups: Sequence[Lookup]) -> str:
 
 
 def write_rows(file: TextIO, lookups: Sequence[Lookup]) -> None:
-    """One row for each size, the four searches beside each other."""
+    """Write one row for each size, with the four searches side by side."""
     rows = csv.writer(file, lineterminator="\n")
     kinds = dict.fromkeys(f"{each.search}_{each.advice}" for each in lookups)
     measured = ("major_faults", "resident_after", "microseconds")
@@ -173,10 +173,10 @@ def write_rows(file: TextIO, lookups: Sequence[Lookup]) -> None:
 
 
 def main() -> None:
-    """As a program."""
+    """Run as a program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.index_search", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.csv", help="where every size goes")
-    parser.add_argument("--directory", type=Path, default="/var/tmp", help="on the disk to measure (/var/tmp)")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.csv", help="output file for all sizes")
+    parser.add_argument("--directory", type=Path, default="/var/tmp", help="where to measure the disk (/var/tmp)")
     chosen = parser.parse_args()
     path = chosen.directory / "warmlog-index-search"
     try:

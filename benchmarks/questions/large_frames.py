@@ -21,8 +21,8 @@ Ask = Callable[..., dict[str, Any]]  # sends a request by API name, version and 
 class LargeRequest:
     """A request by the field names of Kafka's message definitions.
 
-    `fields` gives the fields for a request of a size: how many things it names. `before` prepares a round and returns
-    more fields; `after` belongs to what is measured.
+    `fields` returns the fields of a request of a given size, the number of its entries. `before` prepares a round and
+    returns more fields; `after` is included in the measurement.
     """
 
     name: str
@@ -35,17 +35,17 @@ class LargeRequest:
 
 
 def many(count: int) -> list[str]:
-    """Return names of topics that exist."""
+    """Return names of existing topics."""
     return [f"many-{number}" for number in range(min(count, TOPICS))]
 
 
 def none(count: int) -> list[str]:
-    """Return names of topics that do not exist."""
+    """Return names of missing topics."""
     return [f"none-{number}" for number in range(count)]
 
 
 def of_wide(count: int, key: str, **fields: Any) -> list[dict[str, Any]]:
-    """Return entries for the first partitions of the topic that has many."""
+    """Return entries for the first partitions of the topic with many."""
     return [{key: number, **fields} for number in range(count)]
 
 
@@ -94,7 +94,7 @@ def _deleted(names: list[str]) -> Fields:
 
 
 def _create(ask: Ask, names: list[str], partitions: int) -> Fields:
-    """Create topics anew."""
+    """Delete and recreate topics."""
     _delete(ask, names)
     reply = ask("CreateTopics", 5, **_created(names, partitions))
     assert not any(topic["error_code"] for topic in reply["topics"]), reply["topics"][0]
@@ -103,7 +103,7 @@ def _create(ask: Ask, names: list[str], partitions: int) -> Fields:
 
 
 def _wait_for_partitions(ask: Ask, names: list[str], partitions: int) -> None:
-    """Wait until each partition of new topics can be asked for its log end: a reply may come before."""
+    """Wait until the log end of each partition of new topics can be queried, which may be later than the reply."""
     entries = of_wide(partitions, "partition_index", timestamp=-1)
     while names:
         reply = ask("ListOffsets", 7, topics=[{"name": name, "partitions": entries} for name in names])
@@ -120,9 +120,9 @@ CONCURRENT_TRANSACTIONS = 51
 
 
 def _begin(ask: Ask, partitions: int = 0) -> Fields:
-    """Begin a transaction, with partitions of the topic that has many. Return the identity of its producer."""
+    """Begin a transaction with partitions of the topic with many. Return the identity of its producer."""
     while True:
-        ask("FindCoordinator", 4, key_type=1, coordinator_keys=[TRANSACTION])  # creates the topic of transactions
+        ask("FindCoordinator", 4, key_type=1, coordinator_keys=[TRANSACTION])  # creates the transaction topic
         reply = ask("InitProducerId", 4, transactional_id=TRANSACTION, transaction_timeout_ms=60_000)
         if not reply["error_code"]:
             break
@@ -418,7 +418,7 @@ KAFKA = (
 
 
 def request_bytes(request: LargeRequest, size: int, more: Fields) -> bytes:
-    """Return the frame of a request of a size, including its length. `more`: what `before` returned."""
+    """Return the frame of a request of a size, including its length. `more`: the fields returned by `before`."""
     return kafka_frame(request.api, request.version, **{**request.fields(size), **more})
 
 

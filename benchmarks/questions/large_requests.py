@@ -9,8 +9,8 @@ the size of the reply. New topics are measured until each partition answers, the
 are written. With --kafka, the report also has the first two for Kafka 4.3.1, and the ratios.
 
 A step is measured in CPU time, which does not depend on other processes, but grows when the hypervisor takes the
-processor away. A step that is really long is long in every round: compare `held`, the median of the rounds' longest
-steps, with `most`, the longest of all, and with the share of the processors' time that was stolen during the rounds.
+processor away. A step that is genuinely long is long in every round: compare `held`, the median of the rounds' longest
+steps, with `most`, the longest of all, and with the share of the processors' time stolen during the rounds.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Asker:
         return self._received(int.from_bytes(self._received(LENGTH_BYTES)))
 
     def parsed(self, name: str, version: int, /, **fields: Any) -> dict[str, Any]:
-        """Ask by field names; the reply likewise."""
+        """Send a request and return the reply, both as mappings by field names."""
         reply = self.ask(kafka_frame(name, version, **fields))
         api = BY_NAME[name]
         return parsed(f"{name}Response", api, version, reply_body(api, version, [len(reply).to_bytes(4), reply]))
@@ -84,7 +84,7 @@ class Asker:
 
 
 def prepare(address: Address) -> None:
-    """Create what the requests name: topics, a record in each partition, a group with offsets."""
+    """Create the entities named in the requests: topics, a record in each partition, a group with offsets."""
     asker = Asker(address)
     new = [{"name": name, "num_partitions": 2, "replication_factor": 1} for name in many(TOPICS)]
     new.append({"name": "wide", "num_partitions": WIDE, "replication_factor": 1})
@@ -103,7 +103,7 @@ def prepare(address: Address) -> None:
 
 
 def watch(address: Address, pipe: Connection) -> None:
-    """Produce and fetch one small record after the other; tell the longest waits between two questions of the pipe."""
+    """Produce and fetch one small record after the other; send the longest wait for each query on the pipe."""
     asker = Asker(address)
     produce = kafka_frame("Produce", 9, acks=1, timeout_ms=30_000, topic_data=[
         {"name": "small", "partition_data": [{"index": 0, "records": BATCH}]}])  # fmt: skip
@@ -151,7 +151,7 @@ class Held:
 
 @contextmanager
 def start_held(directory: Path) -> Iterator[tuple[Address, Callable[[], Held]]]:
-    """Warmlog in a process that reports its loop's longest step since the last call."""
+    """Start warmlog in a process that reports its loop's longest step since the last call."""
     command = [sys.executable, "-m", "benchmarks.servers.held", str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdin is not None
@@ -174,14 +174,14 @@ def start_held(directory: Path) -> Iterator[tuple[Address, Callable[[], Held]]]:
 
 @contextmanager
 def start_comparison(directory: Path) -> Iterator[tuple[Address, Callable[[], Held]]]:
-    """Kafka, of whose threads nothing is known."""
+    """Start Kafka, whose threads are not observed."""
     with start_kafka(directory) as running:
         yield running.address, lambda: Held(0.0, 0.0, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One reply: seconds to the whole of it, the second client's longest wait, the longest step, seconds stolen."""
+    """One reply: seconds until it is complete, the second client's longest wait, the longest step, seconds stolen."""
 
     seconds: float
     others_s: float
@@ -234,7 +234,7 @@ class Outcome:
 def measure(
     address: Address, held: Callable[[], Held], requests: list[LargeRequest], rounds: int, scale: float
 ) -> dict[str, Outcome]:
-    """Every request so many times, beside a second client."""
+    """Measure every request `rounds` times, beside a second client."""
     outcomes = {}
     with watching(address) as longest_s:
         for request in requests:
@@ -260,13 +260,13 @@ def measure(
 
 
 def main() -> int:
-    """Print a table; exit status 1 where Kafka was asked for and is not there."""
+    """Print a table; return 1 if Kafka was requested but is not available."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.large_requests", description=__doc__)
-    parser.add_argument("patterns", nargs="*", default=["*"], help="which requests: names or patterns (all)")
+    parser.add_argument("patterns", nargs="*", default=["*"], help="requests to measure: names or patterns (all)")
     parser.add_argument("--kafka", action="store_true", help="measure Kafka in the same run, and print ratios")
     parser.add_argument("--rounds", type=int, default=5, help="how often each request is sent (5)")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the size of each request (1)")
-    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on the disk to use (/var/tmp)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the size of each request (1)")
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="directory for the data (/var/tmp)")
     chosen = parser.parse_args()
     requests = [one for one in KAFKA if any(fnmatchcase(one.name, pattern) for pattern in chosen.patterns)]
     outcomes: dict[str, dict[str, Outcome]] = {}

@@ -5,7 +5,7 @@
     live            . . . . . . . . . . . . . . . . . . . .     500 small requests/s to another topic, open loop
 
 A measurement ends before the readers reach the end, which takes two minutes at 20 MB/s. Until then, each reads data
-that nobody has read since it was evicted.
+that has not been read since it was evicted.
 """
 
 import os
@@ -25,17 +25,17 @@ from benchmarks.servers.throttle import throttled
 COLD = "cold"
 COLD_BYTES = 2_000_000_000
 DISK_BYTES_PER_S = 20_000_000
-QUIET_S, DURING_S = 5.0, 11.0  # at least; of which the first WARM_UP_S do not count
+QUIET_S, DURING_S = 5.0, 11.0  # at least; the first WARM_UP_S do not count
 WARM_UP_S = 2.0  # every reader has had its first reply by then
-ALLOWED_MS = 10.0  # a p99 below is good enough, whatever it was before
+ALLOWED_MS = 10.0  # a p99 below this is good enough, whatever it was before
 _names = (f"live-{number}" for number in count())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """So many readers of history beside a live producer, or one that a consumer follows.
+    """Readers of old records beside a live producer, which a consumer may follow.
 
-    `batch` holds `records` and is what the cold topic is made of.
+    `batch` holds `records`; the cold topic consists of copies of it.
     """
 
     readers: int
@@ -45,7 +45,7 @@ class Replay:
     records: int
 
     def measure(self, broker: KafkaBroker, conditions: Conditions) -> Figures:
-        """Latencies quiet and during, and what the readers had of the disk. Raises ThrottleError, LoadError."""
+        """Measure latencies before and during the replay, and the readers' rate. Raises ThrottleError, LoadError."""
         with broker.start(conditions.directory) as server:
             home = broker.standing.home
             assert home is not None, "it is started"
@@ -69,7 +69,7 @@ class Replay:
         }
 
     def _fill(self, broker: KafkaBroker, server: Running, home: Path, batches: int, conditions: Conditions) -> None:
-        """Make the cold topic, once for a server that lasts."""
+        """Create the cold topic, once per server."""
         if not cold_files(home):
             broker.wire.create_topic(server.address, COLD, 1, {"segment.bytes": str(1 << 28)})
             broker.fill(server, COLD, self.batch, batches, conditions)
@@ -86,14 +86,14 @@ class Replay:
         return self.live.keep(server.address, wire, request, seconds=seconds, skip_s=skip_s)
 
     def _readers(self, broker: KafkaBroker, batches: int) -> list[Flow]:
-        """Spread evenly over the topic; each goes on from its place to the end, and round."""
+        """Return readers spread evenly over the topic; each reads from its position to the end, then from the start."""
         asked = [broker.wire.fetch(COLD, 0, number * self.records, SLICE_BYTES) for number in range(batches)]
         starts = [number * batches // self.readers for number in range(self.readers)]
         return [Flow(requests=(*asked[start:], *asked[:start])) for start in starts]
 
 
 def figures(quiet: PaceResult, during: PaceResult) -> dict[str, float]:
-    """p50 and p99 of both and how they compare; `p99_of_allowed`: of four times as much, and at least ALLOWED_MS."""
+    """Return p50 and p99 of both, and ratios; `p99_of_allowed`: relative to four times the former p99 or ALLOWED_MS."""
     found = {"quiet_p50_ms": _ms(quiet, 0.5), "quiet_p99_ms": _ms(quiet, 0.99)}
     found |= {f"during_{name}_ms": _ms(during, share) for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1))}
     return found | {

@@ -1,7 +1,7 @@
 """`python -m benchmarks.questions.spark`: compare the pipeline with Spark's Kafka connector, on the same records.
 
-Kafka has the records. The pipeline reads Kafka's directory, and over the network a warmlog broker that serves a copy of
-it. All contestants are measured one after the other in every round, in one session of two cores, so that other load
+Kafka has the records. The pipeline reads Kafka's directory, and, over the network, a warmlog broker that serves a copy
+of it. All contestants are measured one after the other in every round, in one session of two cores, so that other load
 affects all of them; only ratios within a round are meaningful.
 
     python -m benchmarks.questions.spark --data DIR --prepare             once: Kafka writes the records, 1 GB
@@ -58,10 +58,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.questions.spark", description=__doc__.partition("\n")[0]
     )
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where the records are kept")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="directory of the records")
     parser.add_argument("--prepare", action="store_true", help="let Kafka write the records")
     parser.add_argument("--only", choices=GROUPS, action="append", help="which contestants (all)")
-    parser.add_argument("--rounds", type=int, default=1, help="how often each has its turn (1)")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds (1)")
     parser.add_argument("--report", action="store_true", help="print the table of all rounds so far")
     chosen = parser.parse_args()
     if chosen.prepare:
@@ -117,12 +117,12 @@ def fill(node: KafkaNode, topic: str, partitions: int) -> None:
 
 
 def run_tool(main_class: str, classes: str, *arguments: str) -> None:
-    """Run a tool of Kafka to its end."""
+    """Run a tool of Kafka to completion."""
     command = ["java", "-Xmx512m", "-cp", classes, main_class, *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-# -- what the contestants work with --
+# -- the environment of the contestants --
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def session(scratch: Path) -> Any:
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(ROOT)  # workers run this checkout, too
+    os.environ["PYTHONPATH"] = str(ROOT)  # workers also run this checkout
     builder = SparkSession.builder.master("local[2]").config("spark.jars", connector_jars(CONNECTOR))
     for name, value in {
         "spark.ui.enabled": "false",
@@ -229,19 +229,19 @@ def ceiling_source() -> type:
 
 
 def connector(made: Bench, topic: str = SPREAD) -> Any:
-    """Return the frame of a Kafka topic by Spark's connector."""
+    """Return the frame of a Kafka topic, read by Spark's connector."""
     reader = made.spark.read.format("kafka").option("kafka.bootstrap.servers", made.kafka.bootstrap)
     return reader.option("subscribe", topic).load()
 
 
 def pipeline(made: Bench, topic: str = SPREAD, **options: object) -> Any:
-    """Return the frame of Kafka's directory by the pipeline."""
+    """Return the frame of Kafka's directory, read by the pipeline."""
     asked = {"path": made.data / "kafka", "topic": topic, **options}
     return made.spark.read.format("warmlog").options(**{name: str(value) for name, value in asked.items()}).load()
 
 
 def wire(made: Bench) -> Any:
-    """Return the frame of a warmlog broker's topic by the pipeline."""
+    """Return the frame of a warmlog broker's topic, read by the pipeline."""
     return made.spark.read.format("warmlog").options(bootstrap=made.native, topic=SPREAD).load()
 
 
@@ -271,7 +271,7 @@ def archive(made: Bench) -> None:
     lake, runner = ArchiveStore(made.scratch / "lake"), SparkRunner(made.spark)
     options = read_options({"path": str(made.data / "kafka"), "topic": SPREAD})
     with lake.locked():
-        job = ArchiveJob(options, lake, ArchiveSettings(compression="snappy"))  # as Spark's writer
+        job = ArchiveJob(options, lake, ArchiveSettings(compression="snappy"))  # as in Spark's writer
         rows = sum(commit.rows for commit in job.run_once(runner))
     assert rows == RECORDS, rows
 

@@ -1,11 +1,12 @@
-"""Measure what transactions in a log cost its readers, and a start after a kill.
+"""Measure the cost of transactions in a log for its readers and for a start after a kill.
 
     python -m benchmarks.questions.transactional_logs [--mb N] [--rounds N]
 
-Two logs of the same size with the same values: one written by an idempotent producer, one half by it and half in
-transactions, a tenth of which are aborted. Of each round the report has the broker's CPU time to fetch the log of
-transactions in slices of 1 MiB with `read_committed`, divided by that with `read_uncommitted`, and the time to the
-first `ready` after a kill with all of it past the recovery point, divided by that of the log without transactions.
+Two logs have the same size and the same values: one is written by an idempotent producer, the other half by it and half
+in transactions, a tenth of which are aborted. For each round, the report has the broker's CPU time to fetch the log
+with transactions in slices of 1 MiB with `read_committed`, divided by the time with `read_uncommitted`; and the time to
+the first `ready` after a kill with all of it past the recovery point, divided by the time for the log without
+transactions.
 """
 
 import argparse
@@ -39,7 +40,7 @@ SETTINGS = ("log.segment.bytes=2147483647", "auto.create.topics.enable=true", "l
 
 @contextmanager
 def started(directory: Path) -> Iterator[tuple[Address, int, float]]:
-    """Start warmlog, and kill it in the end; yield its address, process id and the seconds until it was ready."""
+    """Start warmlog, and kill it at the end; yield its address, process id and the seconds until it was ready."""
     command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory), "--kafka", "127.0.0.1:0"]
     command += ["--native", "none", "--http", "none", "--log-level", "error"]
     for setting in SETTINGS:
@@ -56,7 +57,7 @@ def started(directory: Path) -> Iterator[tuple[Address, int, float]]:
 
 
 def fill(directory: Path, size: int, *, with_transactions: bool) -> None:
-    """Write `size` bytes of values, half of them in transactions if asked."""
+    """Write `size` bytes of values, half of them in transactions if requested."""
     with started(directory) as ((host, port), _, _):
         settings = {"bootstrap.servers": f"{host}:{port}", "linger.ms": 20, "batch.size": 100_000}
         plain = Producer(settings | {"enable.idempotence": True})
@@ -108,7 +109,7 @@ def fetched(address: Address, pid: int, *, committed: bool, times: int) -> float
 
 
 def next_offset(reply: bytes) -> tuple[int, int]:
-    """Return the offset behind the last whole batch of a Fetch 11 reply, and the high watermark."""
+    """Return the offset after the last whole batch of a Fetch 11 reply, and the high watermark."""
     at = 4 + 4 + 2 + 4 + 4 + 2 + len(TOPIC) + 4 + 4  # up to the partition's error
     assert reply[at : at + 2] == b"\0\0", reply[at : at + 2]
     high_watermark = int.from_bytes(reply[at + 2 : at + 10])
@@ -134,7 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=1000, help="size of each log (1000)")
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (5)")
-    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on the disk to use (/var/tmp)")
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="directory for the data (/var/tmp)")
     options = parser.parse_args()
     with TemporaryDirectory(prefix="warmlog-", dir=options.directory) as name:
         plain, mixed = Path(name) / "plain", Path(name) / "mixed"

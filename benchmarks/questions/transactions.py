@@ -4,9 +4,9 @@
 
 Each producer is a process with one connection and a transactional id of its own. Its transaction is one Produce to one
 partition and one EndTxn, each answered before the next is sent, as clients of `transaction.version` 2 do (KIP-890). A
-Produce that is refused since the previous transaction is still being completed is sent again at once. The
-report has transactions per second, the median and the 99th percentile of their times, and with --kafka the ratios to
-Kafka 4.3.1, both servers being up for the whole run and measured in turns.
+Produce refused because the previous transaction is still being completed is sent again immediately. The report has
+transactions per second, the median and the 99th percentile of their times, and with --kafka the ratios to Kafka 4.3.1;
+both servers run during the whole run and are measured in turn.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Producer:
 
 
 class Frames:
-    """The requests of one producer; only what changes from one transaction to the next is encoded each time."""
+    """The requests of one producer; only the fields that change between transactions are encoded each time."""
 
     def __init__(self, producer: Producer) -> None:
         self._rows = [(TIMESTAMP_MS, None, VALUE, ())] * producer.records
@@ -104,7 +104,7 @@ def run_producer(address: Address, producer: Producer, seconds: float) -> list[f
 
 
 def first_epoch(asker: Asker, producer: Producer) -> tuple[int, int]:
-    """Return the producer id and its epoch, once the coordinator is there."""
+    """Return the producer id and its epoch, once the coordinator is available."""
     while True:
         fields = {"transactional_id": producer.name, "transaction_timeout_ms": 60_000}
         known = asker.parsed("InitProducerId", 4, **fields, producer_id=-1, producer_epoch=-1)
@@ -113,7 +113,7 @@ def first_epoch(asker: Asker, producer: Producer) -> tuple[int, int]:
 
 
 def prepare(address: Address) -> None:
-    """Create the topic, and find the coordinator, which creates its own."""
+    """Create the topic, and find the coordinator, which creates its own topic."""
     asker = Asker(address)
     new = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": (), "configs": ()}
     asker.parsed("CreateTopics", 5, topics=[new], timeout_ms=60_000)
@@ -163,7 +163,7 @@ def _spread(name: str, values: Sequence[float]) -> str:
 
 @contextmanager
 def start_warmlog(directory: Path) -> Iterator[Address]:
-    """Start warmlog in a process of its own."""
+    """Start warmlog in its own process."""
     with start_held(directory) as (address, _):
         yield address
 
@@ -176,14 +176,14 @@ def start_comparison(directory: Path) -> Iterator[Address]:
 
 
 def main() -> int:
-    """Print a report per load; exit status 1 if Kafka was asked for and is not there."""
+    """Print a report per load; return 1 if Kafka was requested but is not available."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.questions.transactions", description=__doc__)
     parser.add_argument("--kafka", action="store_true", help="measure Kafka in the same run, and print ratios")
     parser.add_argument("--producers", type=int, nargs="+", default=[1, 16], help="numbers of producers (1 16)")
     parser.add_argument("--records", type=int, nargs="+", default=[1, 100], help="records a transaction (1 100)")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each load runs (5)")
     parser.add_argument("--rounds", type=int, default=3, help="how often each load runs (3)")
-    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="on the disk to use (/var/tmp)")
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="directory for the data (/var/tmp)")
     chosen = parser.parse_args()
     starts = {"warmlog": start_warmlog, **({"Kafka": start_comparison} if chosen.kafka else {})}
     with TemporaryDirectory(dir=chosen.directory) as home, ExitStack() as running:

@@ -1,7 +1,7 @@
 """A live producer while the broker compacts 2 GB, or removes them by retention.
 
-A change of the topic's settings starts the work at the same moment as the measurement. A round in which the work was
-not done in time is an error.
+A change of the topic's settings starts the work together with the measurement. A round whose work is not done in time
+is an error.
 """
 
 import os
@@ -23,18 +23,18 @@ WORKED_ON, LIVE = "worked-on", "live"
 PARTITIONS = 4
 WORK_BYTES = 2_000_000_000
 SEGMENT_BYTES = 128 << 20
-KEYS = 50_000  # of two million records: most repeat
+KEYS = 50_000  # distinct keys of two million records, so most repeat
 VALUE_BYTES = 1_000
-BATCH_RECORDS = 950  # a megabyte
-BATCHES = 16  # different ones for each partition
-QUIET_S, DURING_S = 6.0, 3.0  # during: as long as the work takes, about
+BATCH_RECORDS = 950  # one megabyte
+BATCHES = 16  # different batches for each partition
+QUIET_S, DURING_S = 6.0, 3.0  # during the work: about as long as it takes
 WARM_UP_S = 0.3
 DONE_S = 30.0  # a slow machine may take longer than the measurement
 SOON = ("log.initial.task.delay.ms=0", "log.cleaner.backoff.ms=500", "log.retention.check.interval.ms=500")
 
 
 class Work(NamedTuple):
-    """The settings with which the broker leaves a topic alone, and the change that starts the work."""
+    """The initial settings of a topic, with which the broker has no work, and the change that starts the work."""
 
     made_with: dict[str, str]
     begin: dict[str, str]
@@ -49,19 +49,19 @@ RETENTION = Work({"retention.ms": "-1", "file.delete.delay.ms": "100"}, {"retent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
-    """The broker's work beside a live producer. `timestamp_ms`: of all that is worked on."""
+    """The broker's work beside a live producer. `timestamp_ms`: timestamp of the records worked on."""
 
     work: Work
     live: Pace
     timestamp_ms: int
 
     def measure(self, broker: Broker, conditions: Conditions) -> Figures:
-        """Latencies quiet and during. Raises LoadError, also where the work was not done."""
+        """Measure latencies before and during the work. Raises LoadError, also if the work was not done."""
         assert isinstance(broker.wire, KafkaWire), "the only one that changes settings"
         wire = broker.wire
         with broker.start(conditions.directory) as server:
             self._fill(broker, wire, server, conditions)
-            os.sync()  # or the kernel writes all that back in the midst of a measurement
+            os.sync()  # otherwise the kernel writes back all that data during a measurement
             full = _size(conditions.directory)
             quiet = self._keep(wire, server, QUIET_S * conditions.scale)
             wire.alter_topic(server.address, WORKED_ON, self.work.begin)
@@ -93,7 +93,7 @@ class Upkeep:
 
 
 def start_eager(directory: Path) -> AbstractContextManager[Running]:
-    """Warmlog that looks for such work twice a second."""
+    """Start a warmlog that checks for such work twice a second."""
     return start_warmlog(directory, "kafka", SOON)
 
 
@@ -103,7 +103,7 @@ def _keyed_batch(random: Random, keys: int, timestamp_ms: int) -> bytes:
 
 
 def _size(directory: Path) -> int:
-    """Bytes of the logs that are worked on, as far as they are in service."""
+    """Return the bytes of the logs worked on, without files being deleted."""
     return sum(path.stat().st_size for path in directory.glob(f"{WORKED_ON}-*/*.log"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness import Outcome, Plan, Spread, Target
 from warmlog.protocol.records.codec import compiled
 
-# How a figure is called in the table, and the decimals that mean something.
+# The name of a figure in the table, and its significant decimals.
 LABELS = {
     "clean_s": ("first reply after a clean stop, s", 2),
     "stop_s": ("clean stop, s", 2),
@@ -59,14 +59,14 @@ LABELS = {
     "idle_mb": ("resident, idle, MB", 1),
     "partition_kb": ("resident, each partition, KB", 1),
 }
-BUSY = ("server_busy", "load_busy")  # shares of one core, in a column of their own
+BUSY = ("server_busy", "load_busy")  # shares of one core, in a separate column
 SATURATED = 0.9
 BEGIN_MARK, END_MARK = "<!-- figures begin -->", "<!-- figures end -->"
 HEADINGS = ("workload", "figure", "contestant", "median", "min to max", "ratio", "min to max", "wanted", "busy")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """One row for each figure of each contestant, as a Markdown table whose columns line up in a terminal, too."""
+    """Return a Markdown table with a row for each figure of each contestant, with columns aligned as plain text."""
     rows = [HEADINGS, *(row for outcome in outcomes for row in _rows(outcome))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
@@ -136,7 +136,7 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
 
 
 def _row(outcome: Outcome, contestant: str, figure: str, decimals: int) -> tuple[str, ...]:
-    """Return a row: the subject's has the target of the figure, another's the ratio and its target."""
+    """Return a row: the subject's row has the target of the figure, other rows have the ratio and its target."""
     against = None if contestant == outcome.subject else contestant
     ratio = None if against is None else outcome.ratio(figure, against)
     return (

@@ -29,8 +29,8 @@ from warmlog.broker.log.index.search import touched_pages
 PLACE = ROOT / "docs" / "figures"
 WARM, PLAIN, QUIET = "#1f77b4", "#d62728", "#888888"
 MOST_PAGES = 40
-ALL_UP_TO, STEP = 64, 8  # sizes of an index: more points would lie on top of each other
-# The same bytes from the same figures, with text as text.
+ALL_UP_TO, STEP = 64, 8  # sizes of an index; more points would overlap
+# The same figures give the same bytes, with text as text.
 LOOK = {
     "svg.hashsalt": "warmlog",
     "svg.fonttype": "none",
@@ -41,7 +41,7 @@ LOOK = {
 
 
 def pages_touched() -> Any:
-    """Draw the pages that the lookup of the last entry touches, as the index grows."""
+    """Draw the pages touched by the lookup of the last entry, as the index grows."""
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
     with tempfile.TemporaryDirectory() as directory:
         write_index(Path(directory) / "index")
@@ -59,7 +59,7 @@ def pages_touched() -> Any:
 
 
 def index_faults(rows: Sequence[dict[str, str]]) -> Any:
-    """Major faults of that lookup, over the size of the index."""
+    """Draw the major faults of that lookup, over the size of the index."""
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
     rows = [row for row in rows if int(row["pages"]) <= ALL_UP_TO or not int(row["pages"]) % STEP]
     pages = [int(row["pages"]) for row in rows]
@@ -76,7 +76,7 @@ def index_faults(rows: Sequence[dict[str, str]]) -> Any:
 
 
 def live_reader(workloads: Sequence[dict[str, Any]]) -> Any:
-    """p50 and p99 before and meanwhile, every round of every contestant."""
+    """Draw p50 and p99 before and during the replay, for every round of every contestant."""
     figure, panels = plt.subplots(
         1, len(workloads), figsize=(2.6 * len(workloads), 3.8), sharey=True, layout="constrained", squeeze=False
     )
@@ -96,7 +96,7 @@ def live_reader(workloads: Sequence[dict[str, Any]]) -> Any:
 
 
 def sparse_index(arrangements: Sequence[dict[str, Any]]) -> Any:
-    """Cost of maintaining, space, hot lookups and cold pages, for each interval, with the trees as lines across."""
+    """Draw maintenance, space, hot lookups and cold pages for each interval, with the trees as horizontal lines."""
     figure, panels = plt.subplots(1, 4, figsize=(10, 3), layout="constrained")
     sparse = [each for each in arrangements if each["name"].startswith("sparse")]
     intervals = [int(each["name"].split()[1]) for each in sparse]
@@ -125,7 +125,7 @@ def _dots(panel: Any, at: float, values: Iterable[float], colour: str) -> None:
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all pictures."""
     mpl.use("svg")
     mpl.rcParams.update(LOOK)
     with (PLACE / "index-search.csv").open(newline="") as file:

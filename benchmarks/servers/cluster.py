@@ -1,6 +1,6 @@
-"""Clusters of three brokers as contestants: warmlog on etcd, and Kafka with three nodes that are controllers, too.
+"""Clusters of three brokers as contestants: warmlog on etcd, and Kafka with three nodes that are also controllers.
 
-Topics have three replicas, producers acks=all. Each raw connection goes to the leader of its partition.
+Topics have three replicas, producers acks=all. Each raw connection is opened to the leader of its partition.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ WARM_UP_S = 40.0  # three JVMs share the cores
 IN_SYNC_POLL_S = 0.1
 HEAP = ("-Xms512m", "-Xmx512m")
 _INTERNAL = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
-# Kafka as it comes, but for what `SETTINGS` changes; internal topics have three replicas, as by default.
+# Kafka's defaults, except for `SETTINGS`; internal topics have three replicas, as by default.
 CLUSTER_SETTINGS = {
     **SETTINGS,
     **dict.fromkeys((*_INTERNAL, "share.coordinator.state.topic.replication.factor"), REPLICAS),
@@ -43,7 +43,7 @@ WARMLOG_SETTINGS: dict[str, object] = {"default.replication.factor": REPLICAS, "
 
 
 class Node(Protocol):
-    """A broker of a cluster that runs; it keeps its address over restarts."""
+    """A broker of a running cluster; it keeps its address across restarts."""
 
     @property
     def bootstrap(self) -> str:
@@ -51,24 +51,24 @@ class Node(Protocol):
 
     @property
     def pid(self) -> int:
-        """The id of its process."""
+        """The process id."""
 
     def kill(self) -> None:
         """Kill the process."""
 
     def start(self) -> None:
-        """Start it again."""
+        """Restart the process."""
 
 
 @dataclass(slots=True)
 class Cluster:
-    """The running brokers of a cluster by id, and other processes that belong to it."""
+    """The running brokers of a cluster by id, and its other processes."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
     pids: tuple[int, ...] = ()
 
     def running(self) -> Running:
-        """Return the address of broker 1, and all processes: a broker that was restarted has another one."""
+        """Return the address of broker 1, and all current processes; a restarted broker has a new one."""
         first = self.nodes[1]
         host, port = first.bootstrap.split(":")
         others = [node.pid for node in self.nodes.values() if node is not first]
@@ -82,7 +82,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterBroker(KafkaBroker):
-    """A cluster that Kafka's clients talk to."""
+    """A cluster used by Kafka's clients."""
 
     cluster: Cluster
     wire: KafkaWire
@@ -94,11 +94,11 @@ class ClusterBroker(KafkaBroker):
             yield self.cluster.running(), topic
 
     def produce(self, produce: Produce, conditions: Conditions) -> Figures:
-        """Do as `produce_to`, with a partition for each connection."""
+        """Measure `produce_to` with a partition for each connection."""
         return self.produce_to(produce.connections, produce, conditions)
 
     def produce_to(self, partitions: int, produce: Produce, conditions: Conditions) -> Figures:
-        """Requests/s of batches appended by connections that share partitions; latencies where one is in flight."""
+        """Measure requests/s of batches appended by connections that share partitions; latencies with one in flight."""
         with self.serving(conditions, partitions) as (server, topic):
             leaders = self.wire.leaders(server.address, topic)
             flows = [
@@ -137,7 +137,7 @@ class ClusterBroker(KafkaBroker):
         return {"p50_ms": median(gaps_ms), "p99_ms": quantiles(gaps_ms, n=100)[-1], "longest_ms": max(gaps_ms)}
 
     def _kill_leader(self, topic: str) -> tuple[Node, str]:
-        """Kill the leader of partition 0; return it, and the instant with the partitions it led."""
+        """Kill the leader of partition 0; return it, the time of the kill and the partitions it led."""
         found = self._partitions(topic)
         victim = found[0].leader
         self.cluster.nodes[victim].kill()
@@ -157,7 +157,7 @@ class ClusterBroker(KafkaBroker):
 
 @contextmanager
 def start_kafka_cluster(cluster: Cluster, directory: Path) -> Iterator[Running]:
-    """Kafka of the version that is compared with, three nodes with 512 MB of heap each."""
+    """Start the reference version of Kafka: three nodes with 512 MB of heap each."""
     with KafkaNodes(directory, jvm_options=(*JVM_OPTIONS, *HEAP), settings=CLUSTER_SETTINGS) as nodes:
         cluster.nodes.update(nodes.nodes)
         yield cluster.running()
@@ -165,7 +165,7 @@ def start_kafka_cluster(cluster: Cluster, directory: Path) -> Iterator[Running]:
 
 @contextmanager
 def start_warmlog_cluster(cluster: Cluster, directory: Path) -> Iterator[Running]:
-    """Three warmlogs with all listeners on, and an etcd of one member."""
+    """Start three warmlogs with all listeners enabled, and an etcd with one member."""
     with (
         etcd(directory / "etcd") as (store,),
         WarmlogNodes(directory, store.url, settings=WARMLOG_SETTINGS) as nodes,

@@ -1,6 +1,6 @@
 """The contestants: brokers and references to compare them with.
 
-To add a broker, add a `Broker`: its name, a function that starts it in a directory and waits until it serves, and its
+To add a broker, add a `Broker`: its name, a function that starts it in a directory and waits until it is ready, and its
 wire (`native.NativeWire` is an example).
 """
 
@@ -19,8 +19,8 @@ from benchmarks.load.generator import ROOT, Flow, Load, LoadResult, drive
 from benchmarks.load.native import Address, EchoWire, NativeWire, Wire
 from benchmarks.servers.limits import SLICE_BYTES
 
-STOP_S = 60.0  # a broker may have to write out a thousand logs
-SLICES = 256  # what is fetched: 256 MiB, more than any cache of a processor, less than any memory
+STOP_S = 60.0  # a broker may have to flush a thousand logs
+SLICES = 256  # size of the fetched log: 256 MiB, larger than any processor cache, smaller than any memory
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WARMLOG_")}
 
 
@@ -29,7 +29,7 @@ class StartError(Exception):
 
 
 class Running(NamedTuple):
-    """A running server: its address and its process. `others`: processes of a server that consists of several."""
+    """A running server: its address and its process. `others`: further processes of a server that has several."""
 
     address: Address
     pid: int
@@ -58,7 +58,7 @@ class Fetch:
     """Connections that each read one partition in slices of SLICE_BYTES from the page cache.
 
     The partition consists of copies of `batch`, which has `records` records. There is one receiving process per core,
-    because a single one would be the limit.
+    because a single one would be the bottleneck.
     """
 
     connections: int
@@ -81,14 +81,14 @@ class Broker:
     wire: Wire
 
     def produce(self, produce: Produce, conditions: Conditions) -> Figures:
-        """Requests/s and MB/s of batches appended; latencies where one request is in flight."""
+        """Measure requests/s and MB/s of appended batches; latencies if one request is in flight."""
         with self.serving(conditions, produce.connections) as (server, topic):
             result = self.drive(server, self.producers(topic, produce), conditions)
             self.wire.check_count(server.address, topic, result.replies)
         return figures_of(result) | _bytes_moved(result, result.replies * len(produce.batch))
 
     def producers(self, topic: str, produce: Produce) -> list[Flow]:
-        """Each connection appends to a partition of its own."""
+        """Return connections that each append to their own partition."""
         return [
             Flow(requests=(self.wire.produce(topic, partition, produce.batch),), depth=produce.depth)
             for partition in range(produce.connections)
@@ -103,14 +103,14 @@ class Broker:
             self.wire.drop_topic(server.address, topic)
 
     def fetch(self, fetch: Fetch, conditions: Conditions) -> Figures:
-        """MB/s received."""
+        """Measure MB/s received."""
         with self.serving(conditions, 1) as (server, topic):
             flows = self._fill_and_fetch(server, topic, fetch, conditions)
             result = self.drive(server, flows, conditions, processes=fetch.processes)
         return _bytes_moved(result, result.received_bytes) | _busy(result)
 
     def _fill_and_fetch(self, server: Running, topic: str, fetch: Fetch, conditions: Conditions) -> list[Flow]:
-        """Fill a partition and read it in a loop, with connections that start far from each other."""
+        """Fill a partition and read it in a loop, with connections that start far apart."""
         slices = conditions.scaled(SLICES)
         batches = -(-slices * SLICE_BYTES // len(fetch.batch)) + 1
         request = self.wire.produce(topic, 0, fetch.batch)
@@ -121,14 +121,14 @@ class Broker:
         return [Flow(requests=(*requests[s:], *requests[:s]), depth=fetch.depth) for s in starts]
 
     def first_appends(self, partitions: int, connections: int, batch: bytes, conditions: Conditions) -> Figures:
-        """Requests/s of the first append to each of so many partitions, none of which has been written to."""
+        """Measure requests/s of the first append to each of many partitions that have not been written to."""
         with self.serving(conditions, partitions) as (server, topic):
             result = self.drive(server, self.each_partition(topic, partitions, connections, (batch,)), conditions)
             self.wire.check_count(server.address, topic, result.replies)
         return figures_of(result)
 
     def each_partition(self, topic: str, partitions: int, connections: int, batches: Sequence[bytes]) -> list[Flow]:
-        """Append all batches to each partition; the partitions are distributed over the connections."""
+        """Append all batches to each partition, with the partitions distributed over the connections."""
         shares = [range(number, partitions, connections) for number in range(min(connections, partitions))]
         asked = (tuple(self.wire.produce(topic, p, batch) for p in share for batch in batches) for share in shares)
         return [Flow(requests=requests, total=len(requests)) for requests in asked]
@@ -154,7 +154,7 @@ class SyncedProducers:
     producers: int
 
     def produce(self, batch: bytes, conditions: Conditions) -> Figures:
-        """Requests/s and latencies."""
+        """Measure requests/s and latencies."""
         wire, topic = self.broker.wire, "synced"
         with self.broker.start(conditions.directory) as server:
             wire.create_topic(server.address, topic, 1, {"flush.messages": "1"})
@@ -184,7 +184,7 @@ class AppendLoop:
     name: str = "append loop"
 
     def produce(self, produce: Produce, conditions: Conditions) -> Figures:
-        """MB/s of the batch appended to one file."""
+        """Measure MB/s of the batch appended to one file."""
         path = conditions.directory / "appended"
         command = ["append", str(path), str(conditions.seconds), str(conditions.warmup_s)]
         printed = subprocess.check_output(_module("benchmarks.servers.limits", *command), input=produce.batch, cwd=ROOT)
@@ -199,7 +199,7 @@ class SendfileLoop:
     name: str = "sendfile loop"
 
     def fetch(self, fetch: Fetch, conditions: Conditions) -> Figures:
-        """MB/s received. Each slice of the file looks like a reply to the load generator: it begins with a length."""
+        """Measure MB/s received. Each slice of the file begins with a length, as a reply for the load generator."""
         path = conditions.directory / "sent"
         one = (SLICE_BYTES - 4).to_bytes(4) + bytes(SLICE_BYTES - 4)
         path.write_bytes(one * conditions.scaled(SLICES))
@@ -213,7 +213,7 @@ class SendfileLoop:
 class PythonClient:
     """A client library in its own process, with a new broker for each measurement.
 
-    `command`, which prints seconds, is followed by produce or consume, HOST:PORT, topic, number of records, their size.
+    `command` prints seconds; its arguments are produce or consume, HOST:PORT, topic, number of records, their size.
     """
 
     name: str
@@ -221,12 +221,12 @@ class PythonClient:
     command: Sequence[str]
 
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
-        """Records/s produced, from the first one to the last acknowledgement."""
+        """Measure records/s produced, from the first record to the last acknowledgement."""
         with self.broker.serving(conditions, 1) as (server, topic):
             return self._run(server, topic, "produce", records, size)
 
     def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
-        """Records/s consumed from the page cache, out of batches like this one."""
+        """Measure records/s consumed from the page cache, from batches like this one."""
         batches = records // batch_records
         with self.broker.serving(conditions, 1) as (server, topic):
             request = self.broker.wire.produce(topic, 0, batch)
@@ -241,7 +241,7 @@ class PythonClient:
 
 @contextmanager
 def serving(command: Sequence[str], listener: str = "native") -> Iterator[Running]:
-    """Start a process that prints `ready ... native=HOST:PORT ...` when it serves; at the end, kill it and wait.
+    """Start a process that prints `ready ... native=HOST:PORT ...` when it is ready; at the end, kill it and wait.
 
     Raises StartError.
     """

@@ -1,7 +1,7 @@
-"""Echo servers to compare small requests with. They send each byte back and do nothing else.
+"""Echo servers to compare small requests with. They only send each byte back.
 
     python -m benchmarks.servers.echo           a task per connection, as trio's documentation teaches
-    python -m benchmarks.servers.echo turns     one loop that serves every socket that is ready, as the broker does
+    python -m benchmarks.servers.echo turns     one loop that serves every ready socket, as the broker does
 
 Run as a process, either prints `ready native=HOST:PORT` and serves until it is ended.
 """
@@ -18,7 +18,7 @@ RECEIVE_BYTES = 1 << 16
 
 
 async def echo(stream: trio.SocketStream) -> None:
-    """Send back what comes, until the other end closes or breaks."""
+    """Send back received bytes until the other end closes or breaks."""
     try:
         async for data in stream:
             await stream.send_all(data)
@@ -27,7 +27,7 @@ async def echo(stream: trio.SocketStream) -> None:
 
 
 def serve_by_turns() -> NoReturn:
-    """Serve on a free port of the loopback interface, all connections in one loop."""
+    """Serve on a free port of the loopback interface, with all connections in one loop."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener, select.epoll() as poll:
         host, port = listener.getsockname()
         poll.register(listener, select.EPOLLIN)
@@ -45,7 +45,7 @@ def serve_by_turns() -> NoReturn:
 
 
 def send_back(connection: socket.socket) -> bool:
-    """Send back what has come; False once the other end has closed or broken."""
+    """Send back received bytes; return False once the other end has closed or broken."""
     try:
         data = connection.recv(RECEIVE_BYTES)
         connection.sendall(data)
@@ -55,7 +55,7 @@ def send_back(connection: socket.socket) -> bool:
 
 
 async def serve_by_tasks() -> None:
-    """Serve on a free port of the loopback interface, a task for each connection."""
+    """Serve on a free port of the loopback interface, with a task for each connection."""
     async with trio.open_nursery() as nursery:
         serve = partial(trio.serve_tcp, echo, 0, host="127.0.0.1")
         (listener,) = await nursery.start(serve)

@@ -5,7 +5,7 @@
 It prints `ready ... kafka=HOST:PORT ...`, then answers each line on standard input with the longest step since the
 previous line: `CPU_MS WALL_MS TASK`.
 
-The CPU time of a step does not depend on other load on the machine; its wall time is how long other clients wait.
+The CPU time of a step does not depend on other load on the machine; its wall time is the wait of other clients.
 """
 
 import sys
@@ -30,12 +30,12 @@ class Steps(trio.abc.Instrument):
         self._began = (0.0, 0.0)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Note the times."""
+        """Record the start times of a step."""
         del task
         self._began = thread_time(), perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Keep the longest."""
+        """Keep the longest step."""
         cpu_s, wall_s = thread_time() - self._began[0], perf_counter() - self._began[1]
         self.wall_s = max(self.wall_s, wall_s)
         if cpu_s > self.cpu_s:

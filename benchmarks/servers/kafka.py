@@ -22,7 +22,7 @@ from benchmarks.servers.contestants import Broker, Fetch, Produce, Running, star
 from interop.kafka_node import KafkaNode, build
 
 WARM_UP_S = 20.0
-# What Kafka's own start script gives its JVM.
+# The JVM options of Kafka's own start script.
 JVM_OPTIONS = (
     "-Xms1G",
     "-Xmx1G",
@@ -32,7 +32,7 @@ JVM_OPTIONS = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-# Kafka as it comes, but for one node, and no minute of waiting before a deleted topic's files go.
+# Kafka's defaults, adapted to one node, and without waiting a minute before a deleted topic's files are removed.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": 1,
@@ -49,14 +49,14 @@ JVM_OF_TOOLS = ("java", "-Xmx512m", "-Xshare:auto")
 
 @dataclass(slots=True)
 class Standing:
-    """A server that is started at its first use, warmed, and ended by `close`."""
+    """A server that is started at its first use, warmed up, and ended by `close`."""
 
     name: str
     launch: Callable[[Path], AbstractContextManager[Running]]
     _life: ExitStack = field(default_factory=ExitStack)
     _running: Running | None = None
     is_warm: bool = False
-    home: Path | None = None  # where its data are, once it is started
+    home: Path | None = None  # its data directory, once it is started
 
     @contextmanager
     def start(self, directory: Path) -> Iterator[Running]:
@@ -70,20 +70,20 @@ class Standing:
         yield self._running
 
     def close(self) -> None:
-        """End it; the next use starts another one."""
+        """End the server; the next use starts another one."""
         self._life.close()
         self._running = self.home = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaBroker(Broker):
-    """A server that Kafka's clients talk to. `standing` is what `start` is of."""
+    """A server used by Kafka's clients. `standing`: the server that `start` belongs to."""
 
     standing: Standing
     warm_up_s: float = WARM_UP_S
 
     def warm(self, loads: Sequence[Produce | Fetch], conditions: Conditions) -> None:
-        """Give the server its share of every kind of load, once."""
+        """Warm up the server once with every kind of load."""
         if self.standing.is_warm:
             return
         self.standing.is_warm = True
@@ -92,12 +92,12 @@ class KafkaBroker(Broker):
             _ = self.produce(load, shorter) if isinstance(load, Produce) else self.fetch(load, shorter)
 
     def fill(self, server: Running, topic: str, batch: bytes, batches: int, conditions: Conditions) -> None:
-        """Put so many batches into partition 0."""
+        """Append `batches` copies of a batch to partition 0."""
         request = self.wire.produce(topic, 0, batch)
         self.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
 
     def beside(self, small: Pace, large: Produce, conditions: Conditions) -> Figures:
-        """Latencies of a small producer that keeps its pace while others push large batches."""
+        """Measure latencies of a small producer with a fixed rate while others append large batches."""
         with self.serving(conditions, large.connections + 1) as (server, topic), ThreadPoolExecutor(1) as other:
             pushing = other.submit(self.drive, server, self.producers(topic, large), conditions)
             request = self.wire.produce(topic, large.connections, small.batch)
@@ -107,7 +107,7 @@ class KafkaBroker(Broker):
         return {**_latencies(result), "large_mb_per_s": pushed.replies * len(large.batch) / pushed.elapsed_s / 1e6}
 
     def quiet(self, partitions: int, conditions: Conditions) -> Figures:
-        """Measure the share of a core that a consumer of quiet partitions costs."""
+        """Measure the share of a core used for a consumer of quiet partitions."""
         with self.serving(conditions, partitions) as (server, topic):
             command = [
                 sys.executable,
@@ -120,7 +120,7 @@ class KafkaBroker(Broker):
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as consumer:
                 assert consumer.stdin is not None
                 assert consumer.stdout is not None
-                consumer.stdout.readline()  # it has all partitions, and its session
+                consumer.stdout.readline()  # it has all partitions and its session
                 began_at, used_s = perf_counter(), cpu_seconds(server.pid)
                 try:
                     consumer.wait(max(conditions.seconds, 10 * conditions.scale))
@@ -132,18 +132,18 @@ class KafkaBroker(Broker):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaTools:
-    """Kafka's own performance tools against a server, with topics of so many partitions."""
+    """Kafka's own performance tools against a server, with topics of `partitions` partitions."""
 
     broker: KafkaBroker
     partitions: int = 1
 
     @property
     def name(self) -> str:
-        """The server's."""
+        """The server's name."""
         return self.broker.name
 
     def produce(self, records: int, size: int, acks: str, conditions: Conditions, rate: int = -1) -> Figures:
-        """ProducerPerformance, at a rate in records/s; -1: as fast as it can, so that records wait in its own queue."""
+        """Run ProducerPerformance, at a rate in records/s; -1: as fast as possible, so records wait in its queue."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
             said = _java(
                 "org.apache.kafka.tools.ProducerPerformance",
@@ -168,7 +168,7 @@ class JavaTools:
         return {"records_per_s": float(rate[1]), "p99_ms": float(tail[1])}
 
     def consume(self, batch: bytes, batch_records: int, records: int, conditions: Conditions) -> Figures:
-        """ConsumerPerformance over what is in the page cache."""
+        """Run ConsumerPerformance over records in the page cache."""
         with self.broker.serving(conditions, 1) as (server, topic):
             self.broker.fill(server, topic, batch, records // batch_records, conditions)
             said = _java(
@@ -179,7 +179,7 @@ class JavaTools:
         return {"records_per_s": float(dict(zip(names, values, strict=True))["fetch.nMsg.sec"])}
 
     def end_to_end(self, records: int, size: int, conditions: Conditions) -> Figures:
-        """EndToEndLatency: one record after the other, from `send` with acks=all until a consumer has it."""
+        """Run EndToEndLatency: one record after the other, from `send` with acks=all until a consumer has it."""
         with self.broker.serving(conditions, 1) as (server, topic):
             said = _java(
                 "org.apache.kafka.tools.EndToEndLatency",
@@ -193,35 +193,35 @@ class JavaTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfluentClient:
-    """confluent-kafka against a server, in a process of its own, with topics of so many partitions."""
+    """confluent-kafka against a server, in its own process, with topics of `partitions` partitions."""
 
     broker: KafkaBroker
     partitions: int = 1
 
     @property
     def name(self) -> str:
-        """The server's."""
+        """The server's name."""
         return self.broker.name
 
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
-        """Records/s to the last acknowledgement, and latencies from `produce` to the delivery report."""
+        """Measure records/s to the last acknowledgement, and latencies from `produce` to the delivery report."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
             return self._run("produce", server, topic, records, size)
 
     def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
-        """Records/s from the page cache."""
+        """Measure records/s from the page cache."""
         with self.broker.serving(conditions, 1) as (server, topic):
             batches = records // batch_records
             self.broker.fill(server, topic, batch, batches, conditions)
             return self._run("consume", server, topic, batches * batch_records, size)
 
     def take(self, records: int, members: int, conditions: Conditions) -> Figures:
-        """Records/s that the members of a share group take and accept."""
+        """Measure records/s that the members of a share group take and accept."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
             return self._run("take", server, topic, records, members, program="sharing")
 
     def redeliver(self, kills: int, conditions: Conditions) -> Figures:
-        """How long a record that a killed member of a share group held waits for another member."""
+        """Measure how long a record held by a killed member of a share group waits for another member."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
             return self._run("redeliver", server, topic, kills, program="sharing")
 
@@ -233,7 +233,7 @@ class ConfluentClient:
 
 @contextmanager
 def start_kafka(directory: Path) -> Iterator[Running]:
-    """Kafka of the version that is compared with, one node."""
+    """Start the reference version of Kafka, with one node."""
     node = KafkaNode(directory / "data", jvm_options=JVM_OPTIONS, settings=SETTINGS)
     with node:
         host, port = node.bootstrap.split(":")
@@ -242,7 +242,7 @@ def start_kafka(directory: Path) -> Iterator[Running]:
 
 @contextmanager
 def start_warmlog_for_kafka(directory: Path) -> Iterator[Running]:
-    """Warmlog with all listeners on, for Kafka's clients."""
+    """Start warmlog with all listeners enabled, for Kafka's clients."""
     with start_warmlog(directory, "kafka") as running:
         yield running
 

@@ -15,11 +15,11 @@ import sys
 from threading import Thread
 from time import perf_counter, process_time
 
-SLICE_BYTES = 1 << 20  # one sendfile call, and what is fetched from a broker at a time
+SLICE_BYTES = 1 << 20  # bytes of one sendfile call, and of one fetch from a broker
 
 
 def append(path: str, seconds: str, warmup: str, *, synced: bool = False) -> None:
-    """Append to a new file; what is written within the warm-up does not count."""
+    """Append to a new file; bytes written during the warm-up do not count."""
     data = sys.stdin.buffer.read()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     append_for(fd, data, float(warmup), synced=synced)
@@ -29,7 +29,7 @@ def append(path: str, seconds: str, warmup: str, *, synced: bool = False) -> Non
 
 
 def append_for(fd: int, data: bytes, seconds: float, *, synced: bool) -> tuple[int, float]:
-    """Append `data` for so long; the bytes written and the seconds it took."""
+    """Append `data` repeatedly for this long; return the bytes written and the seconds taken."""
     size, began_at = 0, perf_counter()
     while (elapsed_s := perf_counter() - began_at) < seconds:
         size += os.write(fd, data)
@@ -39,7 +39,7 @@ def append_for(fd: int, data: bytes, seconds: float, *, synced: bool) -> tuple[i
 
 
 def sendfile(path: str) -> None:
-    """Serve on a free port of the loopback interface, a thread for each connection."""
+    """Serve on a free port of the loopback interface, with a thread for each connection."""
     with open(path, "rb") as file, socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         print(f"ready native={host}:{port}", flush=True)
@@ -49,7 +49,7 @@ def sendfile(path: str) -> None:
 
 
 def send_for_ever(connection: socket.socket, fd: int) -> None:
-    """Slice after slice, from the beginning again after the end, until the other end closes."""
+    """Send slice after slice, restarting from the beginning after the end, until the other end closes."""
     size = os.fstat(fd).st_size
     position = 0
     try:

@@ -1,7 +1,7 @@
 """`warmlog serve --nodes 2` as a contestant: the brokers of one machine, beside a single broker and Kafka's.
 
-Topics have one replica, and their partitions are distributed over the nodes. A connection goes to the leader of its
-partition.
+Topics have one replica, and their partitions are distributed over the nodes. A connection is opened to the leader of
+its partition.
 """
 
 import re
@@ -24,7 +24,7 @@ _LISTENERS = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "12
 
 
 class ServedNode:
-    """A broker of a running `serve --nodes`. The command starts it, and starts it again."""
+    """A broker of a running `serve --nodes`. The command starts and restarts it."""
 
     def __init__(self, bootstrap: str, pid: int) -> None:
         self.bootstrap = bootstrap

@@ -1,7 +1,7 @@
 """The startup time of a broker after a clean shutdown, and after a kill with records that were never fsynced.
 
-The directory of the killed broker stays the same in all rounds: nothing is appended, and the broker is killed again
-before it writes a checkpoint. A CRC pass over the logs is the limit of the machine.
+The directory of the killed broker is the same in all rounds: nothing is appended, and the broker is killed again before
+it writes a checkpoint. A CRC pass over the logs is the limit of the machine.
 """
 
 import os

@@ -7,7 +7,7 @@ So both sides of a comparison run in one process, with the same memory, sockets 
 It prints `ready ... native=HOST:PORT ...`, then answers each line of `gate|measuring on|off` on standard input with
 `done`.
 
-The switch exists only here; users have none. With `measuring off`, nothing is counted, page faults are not queried, and
+The switch exists only here, not for users. With `measuring off`, nothing is counted, page faults are not queried, and
 the event loop uses trio's own clock; a request still reads it about five times.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # nothing public changes the clock of a loop that runs
+from trio._core._run import GLOBAL_RUN_CONTEXT, SystemClock  # no public API changes the clock of a running loop
 
 from warmlog.broker.app import Broker
 from warmlog.broker.listening import Addresses, listen
@@ -32,7 +32,7 @@ from warmlog.broker.metrics.requests import Staged
 from warmlog.broker.settings.loading import load_settings
 from warmlog.broker.settings.settings import Settings
 
-TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's, so that deadlines hold on either side
+TRIOS_CLOCK = SystemClock(offset=0.0)  # the same time as the guard's clock, so that deadlines are valid on both sides
 
 
 class SilentCounter(SeriesCounter):
@@ -41,7 +41,7 @@ class SilentCounter(SeriesCounter):
     __slots__ = ()
 
     def add(self, amount: float = 1) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class SilentHistogram(SeriesHistogram):
@@ -50,7 +50,7 @@ class SilentHistogram(SeriesHistogram):
     __slots__ = ()
 
     def observe(self, seconds: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class SilentRequestMetrics(RequestMetrics):
@@ -59,22 +59,22 @@ class SilentRequestMetrics(RequestMetrics):
     __slots__ = ()
 
     def observe(self, staged: Staged, done_at: float, sent_at: float) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class SilentPageFaults(PageFaults):
-    """Does not ask."""
+    """Does not query page faults."""
 
     __slots__ = ()
 
     def begin(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def end(self, where: Where) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def leave(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 SILENT: dict[type, type] = {
@@ -96,7 +96,7 @@ class Switches:
         self._is_off: set[str] = set()
 
     def turn(self, what: str, *, on: bool) -> None:
-        """In the loop's thread."""
+        """Switch a feature, in the loop's thread."""
         turned: dict[str, Callable[[bool], None]] = {"gate": self._gate, "measuring": self._measuring}
         if on is (what in self._is_off):
             turned[what](on)
@@ -147,7 +147,7 @@ async def serve(settings: Settings, guard: LoopGuard) -> None:
 
 
 def main() -> None:
-    """Serve the directory that the command line names."""
+    """Serve the directory named on the command line."""
     settings = load_settings(data_dir=Path(sys.argv[1]))
     guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
     trio.run(serve, settings, guard, clock=guard.clock)

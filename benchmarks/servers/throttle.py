@@ -1,6 +1,7 @@
 """Limit the disk reads of one process to a rate, with the block I/O controller of cgroups, version 1.
 
-Reads from the page cache are not limited. Needs root and `/sys/fs/cgroup/blkio`; ThrottleError tells which is missing.
+Reads from the page cache are not limited. Needs root and `/sys/fs/cgroup/blkio`; ThrottleError reports which is
+missing.
 """
 
 import os
@@ -27,14 +28,14 @@ class ThrottledDisk:
     device: str
 
     def read_bytes(self) -> int:
-        """Return the bytes that the process has read from the disk since it is limited."""
+        """Return the bytes that the process has read from the disk since it was limited."""
         lines = (line.split() for line in (self.group / BYTES).read_text().splitlines())
         return sum(int(line[2]) for line in lines if line[:2] == [self.device, "Read"])
 
 
 @contextmanager
 def throttled(pid: int, directory: Path, bytes_per_s: int) -> Iterator[ThrottledDisk]:
-    """Limit the reads of a process, with all its threads, from the disk of a directory. Raises ThrottleError."""
+    """Limit the reads of all threads of a process from the disk of a directory. Raises ThrottleError."""
     device = disk_of(directory)
     group = CONTROLLER / f"warmlog-benchmark-{pid}"
     home = CONTROLLER / _group_of(pid)
@@ -62,7 +63,7 @@ def disk_of(directory: Path) -> str:
     number = directory.stat().st_dev
     entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if not entry.exists():
-        raise ThrottleError(f"the disk cannot be throttled: {directory} is on no block device")
+        raise ThrottleError(f"the disk cannot be throttled: {directory} is not on a block device")
     whole = entry.resolve().parent if (entry / "partition").exists() else entry
     return (whole / "dev").read_text().strip()
 

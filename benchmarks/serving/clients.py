@@ -11,12 +11,12 @@ from benchmarks.load.generator import ROOT
 from benchmarks.servers.kafka import KafkaBroker
 
 MODULE = ROOT / "interop" / "go"
-GO_PATH = f"{os.environ['PATH']}:/usr/local/go/bin"  # where Go's own installer puts it
+GO_PATH = f"{os.environ['PATH']}:/usr/local/go/bin"  # the path used by Go's installer
 
 
 @cache
 def built() -> Path:
-    """Build the Go programs; the folder they are in. Raises CalledProcessError."""
+    """Build the Go programs; return their directory. Raises CalledProcessError."""
     target = MODULE / "target" / "load"
     command = ["go", "build", "-o", f"{target}/", "./load/franz", "./load/sarama"]
     subprocess.run(command, cwd=MODULE, check=True, env={**os.environ, "PATH": GO_PATH})
@@ -25,25 +25,25 @@ def built() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoClient:
-    """A client library in Go against a server; `library` names its program."""
+    """A Go client library against a server; `library` names its program."""
 
     broker: KafkaBroker
     library: str
 
     @property
     def name(self) -> str:
-        """The server's."""
+        """The server's name."""
         return self.broker.name
 
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
-        """Records/s from the first record to the last acknowledgement."""
+        """Measure records/s from the first record to the last acknowledgement."""
         with self.broker.serving(conditions, 1) as (server, topic):
             rate = self._run("produce", server.address, topic, records, size)
             self.broker.wire.check_count(server.address, topic, records)
         return rate
 
     def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
-        """Records/s from the page cache."""
+        """Measure records/s from the page cache."""
         batches = max(1, records // batch_records)
         with self.broker.serving(conditions, 1) as (server, topic):
             self.broker.fill(server, topic, batch, batches, conditions)

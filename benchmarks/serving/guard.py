@@ -1,7 +1,7 @@
 """The check of `make bench-guard`: the cost of serving, compared with bare system calls in the same run.
 
-All figures are CPU time of the server process, not rates, so other processes have little influence. What is left
-affects both sides of a ratio and cancels out.
+All figures are CPU time of the server process, not rates, so other processes have little influence. The remaining
+influence affects both sides of a ratio and cancels out.
 
 | workload     | the broker                                   | compared with                           |
 |--------------|----------------------------------------------|-----------------------------------------|
@@ -23,13 +23,13 @@ from benchmarks.servers.kafka import WARMLOG_KAFKA
 from benchmarks.serving.loads import Crowd
 from benchmarks.workloads.kafka import FETCH_FOUR, PUSHING
 
-FETCHED_SCALE = 0.25  # 64 MiB are filled for each measurement
+FETCHED_SCALE = 0.25  # 64 MiB are written for each measurement
 
 
 def guarding(
     name: str, title: str, measure: Callable[[Any, Conditions], Figures], limit: Any, target: Target
 ) -> Workload[Any]:
-    """Return a workload whose cost is compared with that of a limit."""
+    """Return a workload whose cost is compared with a reference's."""
     return Workload(
         name=f"guard-{name}",
         title=title,
@@ -41,12 +41,12 @@ def guarding(
 
 
 def at_most(bound: float, figure: str, limit: Any) -> Target:
-    """So many times the limit's."""
+    """Return a target: at most `bound` times the reference's cost."""
     return Target(figure=figure, against=limit.name, at_most=bound)
 
 
 def crowded(name: str, title: str, crowd: Crowd, bound: float) -> Workload[Any]:
-    """Small requests beside an echo of the same bytes."""
+    """Return a workload of small requests, compared with an echo of the same bytes."""
     return guarding(name, title, crowd.measure, ECHO_BY_TURNS, at_most(bound, "cpu_us", ECHO_BY_TURNS))
 
 

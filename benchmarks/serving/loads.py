@@ -1,7 +1,7 @@
 """Raw loads in any version of a request: many connections, many partitions in a request, 1,000 partitions.
 
-Everything is encoded before a measurement begins. Only a fetch session needs a client that writes its epoch into each
-request; it has one request in flight, so that the client's cost does not count.
+All requests are encoded before a measurement begins. Only a fetch session needs a client that writes its epoch into
+each request; it has one request in flight, so that the client's cost is not counted.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from benchmarks.servers.contestants import Broker, Running, figures_of
 from benchmarks.workloads.native import SMALL
 
 PARTITIONS = 1_000
-ACTIVE_SHARE = 0.01  # of the partitions get a record between two fetches
-FETCH_VERSION = 12  # the last one with topics by name
-PARTITION_MAX_BYTES, MAX_BYTES = 1 << 20, 50 << 20  # a Java consumer's
+ACTIVE_SHARE = 0.01  # share of the partitions that get a record between two fetches
+FETCH_VERSION = 12  # the last version that names topics by name
+PARTITION_MAX_BYTES, MAX_BYTES = 1 << 20, 50 << 20  # as in a Java consumer
 GROUP = "benchmark"
-# What a coordinator answers until it has loaded its groups.
+# Errors of a coordinator until it has loaded its groups.
 NOT_YET = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -37,14 +37,14 @@ _REPLY = Struct(">iBihi")  # correlation id, tagged fields, throttle time, error
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """Connections with one request in flight, each of which appends a small batch to partitions of its own."""
+    """Connections with one request in flight, each of which appends a small batch to its own partitions."""
 
     connections: int
     version: int
     partitions: int = 1
 
     def measure(self, broker: Broker, conditions: Conditions) -> Figures:
-        """Requests/s, latencies, and the server's processor time per request."""
+        """Measure requests/s, latencies, and the server's processor time per request."""
         connections = conditions.scaled(self.connections)
         with broker.serving(conditions, connections * self.partitions) as (server, topic):
             shares = [range(n * self.partitions, (n + 1) * self.partitions) for n in range(connections)]
@@ -61,7 +61,7 @@ class WideRequests:
     partitions: int = PARTITIONS
 
     def measure(self, broker: Broker, conditions: Conditions) -> Figures:
-        """Microseconds of the server's processor time for each partition that a request names."""
+        """Measure the microseconds of the server's processor time per partition in a request."""
         count = max(2, conditions.scaled(self.partitions))
         with broker.serving(conditions, count) as (server, topic):
             fill(server, topic, count)
@@ -96,9 +96,9 @@ class WideRequests:
 
 
 def session_cost(server: Running, topic: str, count: int, active: Sequence[int], conditions: Conditions) -> float:
-    """Microseconds of the server's processor time for each fetch within a session of `count` partitions.
+    """Measure the microseconds of the server's processor time per fetch in a session of `count` partitions.
 
-    `active` partitions are named in every request, at offset 0 and 1 by turns, and have records there. Raises
+    `active` partitions are named in every request, alternately at offsets 0 and 1, and have records there. Raises
     LoadError.
     """
     asker = Asker(server.address)
@@ -123,7 +123,7 @@ def session_cost(server: Running, topic: str, count: int, active: Sequence[int],
 
 
 def check_fetch(reply: bytes) -> int:
-    """Return the session id of a reply. Raises LoadError where the fetch failed."""
+    """Return the session id of a reply. Raises LoadError if the fetch failed."""
     _, _, _, error, session = _REPLY.unpack_from(reply)
     if error:
         raise LoadError(f"fetch failed with error {error}")
@@ -139,7 +139,7 @@ def fill(server: Running, topic: str, count: int) -> None:
 
 
 def commit_one(server: Running, topic: str) -> None:
-    """Commit an offset, again until the group's coordinator has loaded. Raises SetupError."""
+    """Commit an offset, retrying until the group's coordinator has loaded. Raises SetupError."""
     host, port = server.address
     consumer = Consumer({"bootstrap.servers": f"{host}:{port}", "group.id": GROUP})
     committed, until = False, perf_counter() + ANSWER_S
@@ -163,7 +163,7 @@ def produce(topic: str, partitions: Sequence[int], version: int) -> bytes:
 
 
 def fetch(topic: str, positions: dict[int, int], session: tuple[int, int] = (0, -1)) -> bytes:
-    """Fetch partitions from their offsets without waiting, in a session (id, epoch) or outside of any."""
+    """Fetch partitions from their offsets without waiting, in a session (id, epoch) or outside any."""
     partitions = [
         {"partition": partition, "fetch_offset": offset, "partition_max_bytes": PARTITION_MAX_BYTES}
         for partition, offset in positions.items()
@@ -181,7 +181,7 @@ def fetch(topic: str, positions: dict[int, int], session: tuple[int, int] = (0, 
 
 
 def questions(topic: str, count: int) -> dict[str, bytes]:
-    """Return requests that name all partitions, or get replies with all of them."""
+    """Return requests that name all partitions, or whose replies contain all of them."""
     ends: list[dict[str, Any]] = [{"partition_index": number, "timestamp": -1} for number in range(count)]
     commits = [{"partition_index": n, "committed_offset": 1, "committed_metadata": ""} for n in range(count)]
     return {

@@ -9,7 +9,7 @@ from benchmarks.workloads.kafka import BOTH, RECORD_BYTES, at_least, at_most, be
 from benchmarks.workloads.native import RECORDS, STORED, STORED_RECORDS
 
 WIDE = WideRequests()
-VERSIONS = (11, 7)  # of Produce: a current client's, and the last but one before the flexible versions
+VERSIONS = (11, 7)  # versions of Produce: a current client's, and the last but one before the flexible versions
 
 
 def crowded(connections: int, version: int, partitions: int = 1) -> Workload[Any]:

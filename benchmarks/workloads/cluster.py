@@ -1,6 +1,6 @@
 """Workloads of a cluster of three brokers with three replicas and acks=all, beside a three-node Kafka.
 
-Clusters, like the servers of `workloads.kafka`, are started at their first use, warmed up, and keep running.
+Like the servers of `workloads.kafka`, clusters are started at their first use, warmed up, and kept running.
 """
 
 from typing import Any
@@ -27,14 +27,14 @@ CONFLUENT = tuple(ConfluentClient(broker=broker, partitions=PARTITIONS) for brok
 CROWD = Produce(connections=200, depth=1, batch=SMALL)
 CROWDED_PARTITIONS = 60
 WARM_UP = (ONE_BY_ONE, MANY, PUSHING)
-KILLS = 3  # in a round
-PACE = 50_000  # records/s: a third of what the slower cluster takes
+KILLS = 3  # kills in a round
+PACE = 50_000  # records/s: a third of the slower cluster's maximum
 
 
 def beside_kafka(
     name: str, title: str, measure: Any, *targets: Target, contestants: tuple[Any, ...] = BOTH, figures: Any = ()
 ) -> Workload[Any]:
-    """Return a workload of both clusters, warmed up; its figures are those with targets, and `figures`."""
+    """Return a workload of both clusters, warmed up; its figures are the ones with targets, and `figures`."""
 
     def measure_warm(contestant: Any, conditions: Conditions) -> Figures:
         broker: ClusterBroker = getattr(contestant, "broker", contestant)
@@ -52,7 +52,7 @@ def beside_kafka(
     )
 
 
-THROUGHPUT, LATENCY = 0.8, 1.2  # of Kafka's, to be reached
+THROUGHPUT, LATENCY = 0.8, 1.2  # share of Kafka's rate to reach
 
 CLUSTER_WORKLOADS: tuple[Workload[Any], ...] = (
     beside_kafka(

@@ -10,7 +10,7 @@ FIGURES = ("on_us", "off_us", "cost", "cost_low", "cost_high")
 
 
 def comparing(title: str, comparison: Comparison) -> Workload[Any]:
-    """Return a workload of one broker, with and without a feature."""
+    """Return a workload of one broker with and without a feature."""
     return Workload(
         name=comparison.name,
         title=title,

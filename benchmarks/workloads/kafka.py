@@ -38,7 +38,7 @@ SMALL_PER_S = 500
 KILLS = 10
 SHARED = 200_000
 BOTH = (WARMLOG_KAFKA, KAFKA)
-FRESH = (  # started for each measurement, and neither is warm
+FRESH = (  # started for each measurement, so neither is warm
     Broker(name=WARMLOG_KAFKA.name, start=start_warmlog_for_kafka, wire=KafkaWire()),
     Broker(name=KAFKA.name, start=start_kafka, wire=KafkaWire()),
 )
@@ -74,7 +74,7 @@ def beside_kafka(
     figures: tuple[str, ...] = (),
     contestants: tuple[Any, ...] = BOTH,
 ) -> Workload[Any]:
-    """Return a workload of both servers; its figures are those with targets, and `figures`."""
+    """Return a workload of both servers; its figures are the ones with targets, and `figures`."""
     return Workload(
         name=f"kafka-{name}",
         title=title,
@@ -119,7 +119,7 @@ def sharing(members: int) -> Workload[Any]:
 
 
 def tool_produce(records: int, size: int, acks: str) -> Callable[[JavaTools, Conditions], Figures]:
-    """Kafka's producer performance tool."""
+    """Return a measurement with Kafka's producer performance tool."""
     return lambda tools, conditions: tools.produce(conditions.scaled(records), size, acks, conditions)
 
 

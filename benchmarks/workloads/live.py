@@ -17,7 +17,7 @@ from benchmarks.workloads.kafka import SMALL_PER_S, warm
 from benchmarks.workloads.native import LARGE, SMALL
 
 LARGE_RECORDS = 1_000
-_native = Standing("warmlog-native", start_warmlog, is_warm=True)  # no JVM
+_native = Standing("warmlog-native", start_warmlog, is_warm=True)  # not a JVM
 WARMLOG_NATIVE = KafkaBroker(name="warmlog, native", start=_native.start, wire=NativeWire(), standing=_native)
 STANDING = (WARMLOG_KAFKA.standing, KAFKA.standing, _native)
 CONTESTANTS = (WARMLOG_KAFKA, KAFKA, WARMLOG_NATIVE)

@@ -30,8 +30,8 @@ RECORDS = 1_000_000
 SEGMENTS = 10
 SEGMENT_MS = 1_000
 BASE_TIMESTAMP_MS = int(time() * 1000) - 3_600_000  # brokers refuse the future and delete the distant past
-ALONE = "a sync each"  # one producer, whose requests share no sync
-SETTLE_S = 1.0  # after its first reply a broker may still have a little to do
+ALONE = "a sync each"  # a single producer, whose requests cannot share an fsync
+SETTLE_S = 1.0  # after its first reply, a broker may still have some work
 
 
 def batch_of(records: int, size: int, timestamp_ms: int = BASE_TIMESTAMP_MS) -> bytes:
@@ -43,11 +43,11 @@ SMALL = batch_of(1, 100)
 LARGE = batch_of(1_000, 1_000)
 STORED_RECORDS = 160
 STORED = batch_of(STORED_RECORDS, 100)
-RESTART_BATCHES = 57  # a megabyte
+RESTART_BATCHES = 57  # one megabyte
 
 
 def producing(name: str, title: str, load: Produce, against: Any, target: Target, *figures: str) -> Workload[Any]:
-    """Return a workload in which brokers, and a reference, append the same batch."""
+    """Return a workload in which brokers and a reference append the same batch."""
     return Workload(
         name=name,
         title=title,
@@ -94,7 +94,7 @@ def start_up(broker: Broker, conditions: Conditions) -> Figures:
 
 
 def fill(broker: Broker, directory: Path, partitions: int, conditions: Conditions) -> None:
-    """Create partitions of ten segments. Each batch is too late for the segment of the previous one."""
+    """Create partitions of ten segments. The time of each batch is too late for the previous one's segment."""
     batches = [batch_of(1, 100, BASE_TIMESTAMP_MS + 10 * SEGMENT_MS * number) for number in range(SEGMENTS)]
     with broker.start(directory) as server:
         broker.wire.create_topic(server.address, "full", partitions, {"segment.ms": str(SEGMENT_MS)})

@@ -1,4 +1,4 @@
-"""Workloads of `warmlog serve --nodes 2`, beside one warmlog and Kafka: what a second process brings on two cores."""
+"""Workloads of `warmlog serve --nodes 2`, beside one warmlog and Kafka: the gain of a second process on two cores."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def test_a_process_is_held_to_its_rate_and_let_go_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_throttled_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ThrottleError, match="/dev/shm is on no block device"):
+    with pytest.raises(ThrottleError, match="/dev/shm is not on a block device"):
         disk_of(Path("/dev/shm"))
     if os.getuid():
         with (
