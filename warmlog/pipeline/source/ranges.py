@@ -17,7 +17,7 @@ from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 
 class Extent(Protocol):
-    """Interface of a partition, in a directory or behind a broker."""
+    """Interface of a partition, in a directory or read from a broker."""
 
     @property
     def topic(self) -> str:
