@@ -12,8 +12,7 @@ Invariants:
    as soon as the loss is detected, before the log can be used again.
 3. A log is used for the topic id that its directory names, or not at all: its role ends the moment the image gives its
    name to another topic, since requests are compared with the image.
-4. A failed step of one replica is retried while others continue. A change of roles does not wait for other replicas'
-   disks.
+4. A failed step is retried while other replicas continue. A change of roles does not wait for their disks.
 
 Source: kafka.server.ReplicaManager (applyDelta), KIP-966 for replicas that lost data.
 """

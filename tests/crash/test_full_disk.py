@@ -357,5 +357,5 @@ def test_without_the_disk_of_the_metadata_the_broker_ends(tmp_path: Path, serve:
         assert broker.end() == 1
     last = broker.log.splitlines()[-1]
     assert f"data directory {tmp_path / 'first'} cannot be used: it no longer exists" in last
-    assert "it holds the metadata" in last
+    assert "it has the metadata" in last
     assert "Traceback" not in broker.log

@@ -77,7 +77,7 @@ async def test_a_topic_that_others_have_deleted_is_not_created_again(autojump_cl
                 assert await store.take_effect() == [True]
                 await nodes[1].until(lambda: "t" in nodes[1].node.image.topics)
                 await admin.delete_topic(nodes[1].node, "t")
-        assert raised.group_contains(RefusedError, match="'t' was deleted meanwhile")
+        assert raised.group_contains(RefusedError, match="'t' was deleted while it was being created")
 
 
 async def test_acls_do_not_come_back_and_are_not_deleted_again(autojump_clock: MockClock) -> None:

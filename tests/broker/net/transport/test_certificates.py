@@ -101,7 +101,7 @@ def test_a_certificate_that_cannot_serve_is_refused(authority: Authority, tmp_pa
 
 def test_suites_that_do_not_go_with_the_certificate_are_refused(store: Path) -> None:
     rsa_only = ("ssl.cipher.suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ssl.enabled.protocols=TLSv1.2")
-    with pytest.raises(TlsError, match=r"ssl\.cipher\.suites: none of them goes with this certificate"):
+    with pytest.raises(TlsError, match=r"ssl\.cipher\.suites: none of them works with this certificate"):
         ServerTls("kafka", settings_of(f"{LOCATION}={store}", *rsa_only))
     with pytest.raises(TlsError, match=r"ssl\.cipher\.suites: OpenSSL does not know this suite"):
         ServerTls("kafka", settings_of(f"{LOCATION}={store}", "ssl.cipher.suites=TLS_MAGIC"))

@@ -152,7 +152,7 @@ async def test_a_directory_that_turns_read_only_goes_alone(
 
 async def test_the_broker_ends_when_the_first_directory_fails(paths: list[Path], disk: BrokenDisk) -> None:
     with pytest.RaisesGroup(
-        pytest.RaisesExc(BrokenError, match=f"{paths[0]} cannot be used.*holds the metadata"), flatten_subgroups=True
+        pytest.RaisesExc(BrokenError, match=f"{paths[0]} cannot be used.*has the metadata"), flatten_subgroups=True
     ):
         async with serving(paths, CHECKPOINTS_OFTEN) as (broker, _):
             disk.fail(paths[0])
