@@ -16,18 +16,17 @@ from typing import Any
 from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.delta import (
     USER_METADATA,
     DeltaTable,
-    add_action,
     delta_errors,
     delta_uri,
-    transactions_of,
 )
+from warmlog.pipeline.lakehouse.delta_actions import add_action, transactions_of
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, Rewrite, fold, ledger_text
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
+from warmlog.pipeline.lakehouse.schemas.columns import check_columns
 from warmlog.pipeline.lakehouse.writing import BOUNDED, NewFile
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition

@@ -96,6 +96,11 @@ def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
 
 def plan_from_table(table: Table, options: ReadOptions) -> list[ReplayTask]:
     """Return a task for each partition of a table, which must have been read. Raises PipelineError."""
+    if any(commit.receipt.formats for commit in table.commits()):
+        raise PipelineError(
+            f"{table.name} has decoded keys or values, and not the bytes that a replay would send:"
+            " replay the topic's log, or copy the topic without --key-format and --value-format"
+        )
     parts = table_rows(table)
     _check_topics(table.name, parts, options)
     wanted = sorted(key for key in parts if options.topics.wants(*key))

@@ -15,18 +15,17 @@ Source: the Delta protocol, "Transaction Identifiers".
 """
 
 import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
-from warmlog.pipeline.lakehouse.columns import check_column
+from warmlog.pipeline.lakehouse.delta_actions import NO_EPOCH, add_action, topic_id_of, transaction_app, transactions_of
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.schemas.columns import check_column
 from warmlog.pipeline.lakehouse.schemas.types import check_names, check_only_added, normal, without_times
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
@@ -34,13 +33,10 @@ from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
 USER_METADATA = "userMetadata"
-PREFIX = "warmlog"
-NO_EPOCH = -1
 FIRST_ENTRIES = 64  # of the log: more are read until the ledger is among them
 NOT_IN_NAMES = " ,;{}()\n\t="  # without column mapping
 ATTEMPTS = 20  # to add columns while others commit
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # positions would expire
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeltaFiles:
@@ -182,7 +178,7 @@ class DeltaTable:
 
     def _position(self, key: TopicPartition) -> Position | None:
         lookup = self._table.transaction_version
-        app = _app(key)
+        app = transaction_app(key)
         offset = lookup(app)
         if offset is None:
             return None
@@ -191,7 +187,7 @@ class DeltaTable:
         return Position(
             offset=offset,
             leader_epoch=None if epoch in {None, NO_EPOCH} else epoch,
-            topic_id=None if not (high or low) else _topic_id(high or 0, low or 0),
+            topic_id=None if not (high or low) else topic_id_of(high or 0, low or 0),
         )
 
     def store(self) -> FileStore:
@@ -345,41 +341,6 @@ class DeltaTable:
                 yield Committed(version=version, receipt=parse_receipt(text, f"{self._uri}, version {version}"))
 
 
-def transactions_of(receipt: Receipt, known: Mapping[TopicPartition, Position | None]) -> list[Any]:
-    """Return the application transactions that store the receipt's end positions. `known`: positions in the table."""
-    from deltalake import Transaction
-
-    transactions = []
-    for key, span in receipt.spans.items():
-        app, before, end = _app(key), known.get(key), span.end
-        transactions.append(Transaction(app, end.offset))
-        if (None if before is None else before.leader_epoch) != end.leader_epoch:
-            transactions.append(Transaction(f"{app}/epoch", NO_EPOCH if end.leader_epoch is None else end.leader_epoch))
-        if (None if before is None else before.topic_id) != end.topic_id:
-            high, low = _numbers(end.topic_id)
-            transactions += [Transaction(f"{app}/id-high", high), Transaction(f"{app}/id-low", low)]
-    return transactions
-
-
-def add_action(file: NewFile, *, data_change: bool = True) -> Any:
-    """Return the action that adds a file. `data_change`: whether its rows are new."""
-    from deltalake.transaction import AddAction
-
-    return AddAction(
-        path=file.name,
-        size=file.size,
-        partition_values={},
-        modification_time=now_ms(),
-        data_change=data_change,
-        stats=json.dumps(stats_of(file)),
-    )
-
-
-def now_ms() -> int:
-    """Return the time since 1970 in milliseconds."""
-    return round(datetime.now(UTC).timestamp() * 1000)
-
-
 def _metadata_text(metadata: Any, key: str) -> str | None:
     """Return a receipt's or ledger's text from the metadata of a commit, which may be another program's."""
     try:
@@ -387,47 +348,6 @@ def _metadata_text(metadata: Any, key: str) -> str | None:
     except (TypeError, ValueError):
         return None
     return form.get(key) if isinstance(form, dict) else None
-
-
-def _app(key: TopicPartition) -> str:
-    return f"{PREFIX}/{key[0]}/{key[1]}"
-
-
-def _numbers(topic_id: str | None) -> tuple[int, int]:
-    """Return a topic id as two numbers; zeros if unknown."""
-    if topic_id is None:
-        return 0, 0
-    data = urlsafe_b64decode(topic_id + "==")
-    return int.from_bytes(data[:8], signed=True), int.from_bytes(data[8:], signed=True)
-
-
-def _topic_id(high: int, low: int) -> str:
-    data = high.to_bytes(8, signed=True) + low.to_bytes(8, signed=True)
-    return urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def stats_of(file: NewFile) -> dict[str, Any]:
-    """Return the statistics of a file as Delta writes them."""
-    bounds = {
-        name: low_high if name != "timestamp" else (_time(low_high[0], 0), _time(low_high[1], 999))
-        for name, low_high in file.bounds.items()
-    }
-    known = {name: (low, high) for name, (low, high) in bounds.items() if low is not None and high is not None}
-    return {
-        "numRecords": file.rows,
-        "minValues": {name: low for name, (low, _) in known.items()},
-        "maxValues": {name: high for name, (_, high) in known.items()},
-        "nullCount": dict.fromkeys(known, 0),
-    }
-
-
-def _time(time_us: int, rounding_us: int) -> str | None:
-    """Return a time in milliseconds, as in statistics; None past the year 9999."""
-    try:
-        time = EPOCH + timedelta(milliseconds=(time_us + rounding_us) // 1000)
-    except OverflowError:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
 
 
 def _arrow_type(field: Any) -> Any:

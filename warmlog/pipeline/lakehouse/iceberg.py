@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
-from warmlog.pipeline.lakehouse.columns import check_column
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.schemas.columns import check_column
 from warmlog.pipeline.lakehouse.schemas.types import check_names, normal
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile

@@ -20,11 +20,11 @@ from warmlog.pipeline.copying.metrics import CopyMetrics
 from warmlog.pipeline.copying.progress import Progress
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import Reporter, added
-from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, new_id
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
+from warmlog.pipeline.lakehouse.schemas.columns import check_columns
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules
 from warmlog.pipeline.lakehouse.schemas.formats import BINARY, Formats
 from warmlog.pipeline.lakehouse.table import Table

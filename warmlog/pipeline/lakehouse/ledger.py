@@ -83,8 +83,8 @@ def fold(receipts: Sequence[Receipt], rewrite: Rewrite, live: Iterable[str]) -> 
 
 
 def _continues(first: Receipt, second: Receipt) -> bool:
-    """Whether two receipts say as much as one: no gap between them, and the same columns."""
-    return first.columns == second.columns and all(
+    """Return whether two receipts can be one: no gap between them, and the same columns and formats."""
+    return (first.columns, first.formats) == (second.columns, second.formats) and all(
         (first.spans[key].end.offset, first.spans[key].end.topic_id) == (span.first, span.end.topic_id)
         for key, span in second.spans.items()
         if key in first.spans
@@ -92,7 +92,9 @@ def _continues(first: Receipt, second: Receipt) -> bool:
 
 
 def _joined(first: Receipt, second: Receipt) -> Receipt:
-    spans, proofs = dict(first.spans), dict(first.proofs)
+    spans, proofs, letters = dict(first.spans), dict(first.proofs), dict(first.dead_letters)
+    for key, runs in second.dead_letters.items():
+        letters[key] = (*letters.get(key, ()), *runs)
     for key, span in second.spans.items():
         spans[key] = Span(first=spans[key].first if key in spans else span.first, end=span.end)
         proofs[key] = (*proofs.get(key, ()), *sorted(second.proofs.get(key, ())))
@@ -105,6 +107,7 @@ def _joined(first: Receipt, second: Receipt) -> Receipt:
         damaged=(*first.damaged, *second.damaged),
         files=tuple(dict.fromkeys((*first.files, *second.files))),
         proofs=proofs,
+        dead_letters=letters,
     )
 
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from warmlog.pipeline.brokers import BROKERS_TABLE, parse_brokers
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.columns import check_columns
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Runs, Span, all_runs, new_id, runs_of
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
+from warmlog.pipeline.lakehouse.schemas.columns import check_columns
 from warmlog.pipeline.lakehouse.schemas.dead_letters import LetterWriter
 from warmlog.pipeline.lakehouse.schemas.decoding import SchemaKey
 from warmlog.pipeline.lakehouse.schemas.formats import formats_of

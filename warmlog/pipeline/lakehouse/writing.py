@@ -78,14 +78,20 @@ class LocalFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRules:
-    """Rules for writing files. `schema`: Arrow's, with Iceberg's field ids if the table has them."""
+class ParquetRules:
+    """Rules for files. `schema`: Arrow's, with Iceberg's field ids if the table has them."""
 
     store: FileStore
-    decode: DecodeRules
     schema: Any
     compression: str = "zstd"
     file_bytes: int = DEFAULT_FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRules(ParquetRules):
+    """Rules for writing records of a topic as files."""
+
+    decode: DecodeRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +223,7 @@ def size_of_group(group: Group) -> int:
 class FileSequence:
     """The files of one task, one after the other; a context manager. `complete`: the finished files."""
 
-    def __init__(self, rules: WriteRules) -> None:
+    def __init__(self, rules: ParquetRules) -> None:
         self._rules = rules
         self._open: _File | None = None
         self.complete: list[NewFile] = []
@@ -254,12 +260,12 @@ class FileSequence:
 class _File:
     """The file being written, and the bounds of its columns."""
 
-    def __init__(self, rules: WriteRules, name: str) -> None:
+    def __init__(self, rules: ParquetRules, name: str) -> None:
         self._name = name
         self._store = rules.store
         self._schema = rules.schema
         self._bounds: dict[str, tuple[Any, Any]] = {}
-        self._bounded = [column for column in BOUNDED if column in rules.decode.layout.plain]
+        self._bounded = [column for column in BOUNDED if column in rules.schema.names]
         self._rows = 0
         self._stream = rules.store.create(name)
         self._parquet = ParquetFile(self._stream, rules.schema, rules.compression)

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.delta import DeltaTable, add_action, delta_errors, now_ms
+from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_errors
+from warmlog.pipeline.lakehouse.delta_actions import add_action, now_ms
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
 from warmlog.pipeline.lakehouse.reading import DataFile

@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.digest import DIGEST_COLUMNS, RowDigest
+from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.ledger import MergedProof
 from warmlog.pipeline.lakehouse.maintenance.planning import Bin
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import Proof
-from warmlog.pipeline.lakehouse.writing import FileSequence, FileStore, NewFile, WriteRules
+from warmlog.pipeline.lakehouse.writing import FileSequence, FileStore, NewFile, ParquetRules
 from warmlog.protocol.partitions import TopicPartition
 
 MERGED_ROWS = 1 << 22  # of a proof, at most: an audit compares so many rows one by one if they are not as they were
@@ -46,8 +46,7 @@ class Merged:
 
 def rewrite(store: FileStore, part: Bin, *, compression: str, file_bytes: int) -> Merged:
     """Write the rows of a bin to new files. Raises UnorderedFileError, OSError, pyarrow's errors for damaged files."""
-    columns = tuple(part.schema.names)
-    rules = WriteRules(store=store, columns=columns, schema=part.schema, compression=compression, file_bytes=file_bytes)
+    rules = ParquetRules(store=store, schema=part.schema, compression=compression, file_bytes=file_bytes)
     proving = _Proving(part)
     rows = 0
     with ExitStack() as opened, FileSequence(rules) as files:
@@ -139,7 +138,7 @@ class _Proving:
         high = max((file.bounds["offset"][1] for file in part.files if "offset" in file.bounds), default=-1)
         listed: dict[tuple[TopicPartition, tuple[str, ...]], list[Proof]] = {}
         for receipt in part.receipts:
-            if set(DIGEST_COLUMNS).intersection(receipt.columns) <= set(part.schema.names):
+            if set(receipt.columns) <= set(part.schema.names):
                 for key, proofs in receipt.proofs.items():
                     met = [proof for proof in proofs if proof.end > low and proof.first <= high]
                     listed.setdefault((key, receipt.columns), []).extend(met)

@@ -1,0 +1,94 @@
+"""The actions of a commit to a Delta table: files with their statistics, and positions as application transactions."""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.writing import NewFile
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
+
+PREFIX = "warmlog"
+NO_EPOCH = -1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def transactions_of(receipt: Receipt, known: Mapping[TopicPartition, Position | None]) -> list[Any]:
+    """Return the application transactions that store the receipt's end positions. `known`: positions in the table."""
+    from deltalake import Transaction
+
+    transactions = []
+    for key, span in receipt.spans.items():
+        app, before, end = transaction_app(key), known.get(key), span.end
+        transactions.append(Transaction(app, end.offset))
+        if (None if before is None else before.leader_epoch) != end.leader_epoch:
+            transactions.append(Transaction(f"{app}/epoch", NO_EPOCH if end.leader_epoch is None else end.leader_epoch))
+        if (None if before is None else before.topic_id) != end.topic_id:
+            high, low = _numbers_of(end.topic_id)
+            transactions += [Transaction(f"{app}/id-high", high), Transaction(f"{app}/id-low", low)]
+    return transactions
+
+
+def add_action(file: NewFile, *, data_change: bool = True) -> Any:
+    """Return the action that adds a file. `data_change`: whether its rows are new."""
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.name,
+        size=file.size,
+        partition_values={},
+        modification_time=now_ms(),
+        data_change=data_change,
+        stats=json.dumps(stats_of(file)),
+    )
+
+
+def now_ms() -> int:
+    """Return the time since 1970 in milliseconds."""
+    return round(datetime.now(UTC).timestamp() * 1000)
+
+
+def transaction_app(key: TopicPartition) -> str:
+    """Return the application id of a partition's position."""
+    return f"{PREFIX}/{key[0]}/{key[1]}"
+
+
+def _numbers_of(topic_id: str | None) -> tuple[int, int]:
+    """Return a topic id as two numbers; zeros if unknown."""
+    if topic_id is None:
+        return 0, 0
+    data = urlsafe_b64decode(topic_id + "==")
+    return int.from_bytes(data[:8], signed=True), int.from_bytes(data[8:], signed=True)
+
+
+def topic_id_of(high: int, low: int) -> str:
+    """Return a topic id that is stored as two numbers."""
+    data = high.to_bytes(8, signed=True) + low.to_bytes(8, signed=True)
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def stats_of(file: NewFile) -> dict[str, Any]:
+    """Return the statistics of a file as Delta writes them."""
+    bounds = {
+        name: low_high if name != "timestamp" else (_time(low_high[0], 0), _time(low_high[1], 999))
+        for name, low_high in file.bounds.items()
+    }
+    known = {name: (low, high) for name, (low, high) in bounds.items() if low is not None and high is not None}
+    return {
+        "numRecords": file.rows,
+        "minValues": {name: low for name, (low, _) in known.items()},
+        "maxValues": {name: high for name, (_, high) in known.items()},
+        "nullCount": dict.fromkeys(known, 0),
+    }
+
+
+def _time(time_us: int, rounding_us: int) -> str | None:
+    """Return a time in milliseconds, as in statistics; None past the year 9999."""
+    try:
+        time = EPOCH + timedelta(milliseconds=(time_us + rounding_us) // 1000)
+    except OverflowError:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
