@@ -44,7 +44,7 @@ TOPIC_TEXTS: Mapping[str, str] = {
     "min.cleanable.dirty.ratio": "Minimum share of a log that is not compacted yet before the log is compacted.",
     "min.compaction.lag.ms": "Minimum time before compaction may remove a record.",
     "min.insync.replicas": "Number of in-sync replicas that an append with acks=all needs; at most the "
-    "replication factor. Unless it is set, 2 for topics with three replicas or more, and 1 for others.",
+    "replication factor. If it is not set, topics with three replicas or more have 2, and others have 1.",
     "preallocate": "Whether to allocate the full size of a new segment's file at once.",
     "remote.copy.lag.bytes": _NO_REMOTE + "nothing is copied.",
     "remote.copy.lag.ms": _NO_REMOTE + "nothing is copied.",
@@ -304,7 +304,7 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.disk.reserve.bytes": "Space reserved in each data directory's file system for deletions, groups and"
     " recovery when it is full; -1 reserves 16 MiB or 2 %, whichever is less.",
     "warmlog.index.search": "How to search an index: warm tries its end first, plain is a binary search.",
-    "warmlog.loop.stall.log.ms": "Log tasks that hold the event loop for longer than this; 0 disables the check.",
+    "warmlog.loop.stall.log.ms": "Tasks that hold the event loop longer than this are logged; 0 disables the check.",
     "warmlog.mirror.delete.topics": "Whether mirrored topics are deleted here after they were deleted at the source.",
     "warmlog.mirror.from": "Brokers of the cluster whose topics are mirrored, as HOST:PORT separated by commas; empty"
     " to mirror nothing. In a cluster, set it on every broker: each copies what it leads.",

@@ -137,5 +137,5 @@ def _unknown(requested: PartitionEntry) -> QuorumPartition:
         topic=requested.topic,
         partition=requested.partition,
         error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        message=f"the metadata log is {METADATA_LOG.topic}-{METADATA_LOG.partition}",
+        message=f"only the metadata log can be described, {METADATA_LOG.topic}-{METADATA_LOG.partition}",
     )

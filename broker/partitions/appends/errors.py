@@ -25,12 +25,12 @@ class NotEnoughReplicasError(ProtocolError):
 
 
 class NotEnoughReplicasAfterAppendError(ProtocolError):
-    """Appended, but the ISR became smaller than `min.insync.replicas` before the replicas had the records."""
+    """The records were appended, but the ISR became smaller than `min.insync.replicas` before the replicas had them."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 class ReplicasTooSlowError(ProtocolError):
-    """Appended, but not replicated in time."""
+    """The records were appended, but not replicated in time."""
 
     code = ErrorCode.REQUEST_TIMED_OUT

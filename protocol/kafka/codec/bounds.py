@@ -76,7 +76,7 @@ def refuse_null(what: str) -> NoReturn:
 
 def refuse_count(count: int, left: int) -> NoReturn:
     """Raise for a count that is negative or cannot fit into the rest of the frame."""
-    raise MalformedError(f"an array of {count} where {left} bytes are left")
+    raise MalformedError(f"an array of {count} elements, but only {left} bytes are left")
 
 
 def refuse_elements() -> NoReturn:

@@ -170,7 +170,7 @@ class TableJob:
         return source.plan(choose, lenient=self._progress.is_lenient)
 
     def _limit(self) -> int:
-        assert self._pace is not None, "a step begins with it"
+        assert self._pace is not None, "each step begins by setting it"
         return min(self._pace.offsets, self._options.max_offsets_per_trigger or self._pace.offsets)
 
     def _load(self, extents: Sequence[Extent]) -> None:
