@@ -1,4 +1,4 @@
-"""The rights of a request's sender, by the authorizer."""
+"""The rights of a request's sender, as decided by the authorizer."""
 
 from collections.abc import Iterable
 from typing import Any, Final

@@ -1,9 +1,9 @@
 """The address advertised to a client.
 
-The first of these that applies:
+The advertised address is the first of these that applies:
 1. The listener's entry in `advertised.listeners`.
-2. `localhost`, for a client that reached a container through its default gateway: it used a port that the container
-   engine maps on the host, so it runs on the host, from where the container's own address is not reachable.
+2. `localhost`, for a client that reached a container through its default gateway: the client used a port that the
+   container engine maps on the host, so it runs on the host, where the container's own address is not reachable.
 3. The local address of the client's socket, to which the client can evidently connect.
 
 The second rule is correct only for clients on the host and for a port mapped to the same number. So the first such
@@ -70,7 +70,7 @@ class Advertised:
 def described_brokers(
     catalog: Catalog, node_id: int, advertised: Advertised, session: Session
 ) -> tuple[KafkaBrokerMetadata, ...]:
-    """Return the brokers that a client can reach over its listener, this one at the address that it connected to."""
+    """Return the brokers that a client can reach over its listener, this broker at the address that the client used."""
     described = [
         _described(broker, advertised.of(session) if broker.node_id == node_id else _address(broker, session))
         for broker in catalog.brokers()

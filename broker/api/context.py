@@ -1,7 +1,7 @@
 """The context of a request: its session, its version, and its share of the event loop's time.
 
 The `Dispatcher` passes it to every handler of both protocols, including produce and fetch. Everything that depends on
-the sender of a request (authorization, quotas, tracing) belongs there.
+the sender of a request (authorization, quotas, tracing) belongs here.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable
@@ -43,7 +43,7 @@ class Session:
 
     @property
     def holder(self) -> str:
-        """The holder whose share its groups' memory counts in: the principal if authenticated, else the address."""
+        """The holder whose share is charged for its groups' memory: the authenticated principal, or the address."""
         return self.peer[0] if self.principal == ANONYMOUS else str(self.principal)
 
     @property
@@ -146,7 +146,7 @@ class Context:
         return waited
 
     def timed(self, work: Coroutine[Any, Any, A]) -> Awaitable[A]:
-        """Await a coroutine, and count the time in which it runs on the loop as this session's."""
+        """Await a coroutine, and charge its running time on the loop to this session."""
         return _Timed(work, self.session, self._clock)
 
     async def in_worker(self, work: Callable[[], A], size: int) -> A:
@@ -179,7 +179,7 @@ class Context:
         return tuple(given)
 
     async def answer_at_length(self, answer: Callable[[Q], Awaitable[A]], questions: Iterable[Q]) -> tuple[A, ...]:
-        """Do the same as `answer` with an async function, for answers that take several pieces each."""
+        """Answer as `answer` does, with an async function, for answers that take several pieces each."""
         answers: dict[Q, A] = {}
         given = []
         for question in questions:

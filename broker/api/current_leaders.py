@@ -1,6 +1,7 @@
 """Return the leader and its address to clients that sent a request to another broker (KIP-951).
 
-They continue there immediately, without refreshing metadata first. Source: kafka.server.KafkaApis.getCurrentLeader.
+Clients continue with the leader immediately, without refreshing metadata first. Source:
+kafka.server.KafkaApis.getCurrentLeader.
 """
 
 from collections.abc import Iterable, Mapping

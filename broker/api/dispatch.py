@@ -52,8 +52,8 @@ class Dispatcher:
     ) -> None:
         """Dispatch to these handlers. `producers` limits new producers; `guard` checks rights, with an authorizer.
 
-        `leaders`: of a cluster, for clients that use another broker. `audit` records changes and refusals. `forget` is
-        called with each closed connection.
+        `leaders`: in a cluster, for clients that sent a request to the wrong broker. `audit` records changes and
+        refusals. `forget` is called with each closed connection.
         """
         self._forget = forget
         self._guard = guard

@@ -82,7 +82,7 @@ def shortened(message: str) -> str:
 
 
 def describe_in(partition: Partition | None, partitions: Partitions, error: Exception) -> tuple[ErrorCode, str]:
-    """Describe an exception raised by a partition; if that was removed meanwhile, its absence is the error."""
+    """Describe an exception raised by a partition; if that has been removed since, its absence is the error."""
     if partition is not None and partitions.get(partition.topic, partition.index) is not partition:
         error = partitions.missing(partition.topic, partition.index)
     return describe(error)

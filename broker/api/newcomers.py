@@ -1,12 +1,12 @@
 """Limit how many names a client may introduce: producer ids and transactional ids.
 
-The broker keeps each name for hours or days, so their number is limited. A client that invents names must not use up
-the limit for others:
+The broker remembers each name for hours or days, so the number of names is limited. A client that invents names must
+not use up the limit for others:
 
 - A connection may introduce `warmlog.connection.names.max`. A producer has one id, or a few over time.
 - All connections of an address may introduce a quarter of the limit within the time for which a name is kept.
 
-Introduced names count even if they are no longer kept, which only errs in favor of others.
+Introduced names count even after the broker has dropped them, which can only be to the advantage of other clients.
 """
 
 import logging

@@ -6,7 +6,7 @@ single piece, however many long requests there are.
 
 A request of more than `SHORT_PIECES` is long. At most `LONG_REQUESTS` of them are in progress at a time, since each may
 hold values for a reply of many megabytes; the others wait. The connection that has been served least gets the next
-place, or the worker. So a request of a few pieces waits for a few pieces of each long one, not for the end of one.
+slot, or the worker. So a request of a few pieces waits for a few pieces of each long request, not for the end of one.
 
 A garbage collection holds the loop for up to 1 us per examined object. So objects that exist when a piece ends are
 exempt from collections (`gc.freeze`, which takes constant time). They are freed when nothing refers to them; only

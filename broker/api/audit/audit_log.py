@@ -2,13 +2,13 @@
 
 Invariants:
 1. A request that changes something is answered after its event is in the file (not yet on the disk). Such events are
-   never left out unless the file cannot be written; then the broker continues to serve, and logs and counts the
-   failure.
-2. Logins and refusals do not wait for the file. At most MAX_WAITING_BYTES of them wait; further ones are counted.
-3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. A
-   user at an address has MAX_OF_SENDER refusals, and as many logins, in that time; further ones are counted together,
-   also those of an address with failed logins, and of all senders beyond MAX_SENDERS. So they cannot fill the file or
-   memory.
+   omitted only if the file cannot be written; then the broker continues to serve, and logs and counts the failure.
+2. Logins and refused requests are answered without waiting for the file. At most MAX_WAITING_BYTES of their events
+   are queued; further ones are only counted.
+3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. In
+   that time, at most MAX_OF_SENDER refusals and as many logins are written for a user at an address (failed logins: for
+   an address). Further ones are counted together, as are those of all senders beyond MAX_SENDERS, so that clients
+   cannot fill the file or memory.
 4. With a topic, events are queued for it once they are in the file, or could not be written there.
 """
 
@@ -57,7 +57,7 @@ class AuditLog:
         broker: int = 0,
         topic: "AuditTopic | None" = None,
     ) -> None:
-        """Open the file. `broker`: the number of this one; `topic`: gets the events, too. Raises OSError."""
+        """Open the file. `broker`: this broker's id; `topic`: also receives the events. Raises OSError."""
         self._path = path
         self._broker = broker
         self._topic = topic
@@ -118,7 +118,7 @@ class AuditLog:
                 self._lines.close()
 
     def _flush(self, before: float) -> None:
-        """Write the counts of refusals first seen before a time, and drop them."""
+        """Write the counts of refusals and logins first seen before a time, and drop these counts."""
         while self._recent and next(iter(self._recent.values())).since <= before:
             _, repeated = self._recent.popitem(last=False)
             if repeated.count:
@@ -275,7 +275,7 @@ class _Lines:
     """A file of lines, which is renamed and replaced when it is full. Used by one thread at a time."""
 
     def __init__(self, path: Path, *, max_bytes: int, files: int) -> None:
-        """Open the file, and keep this many older ones. Raises OSError."""
+        """Open the file, and keep up to `files` older files. Raises OSError."""
         self._path = path
         self._max_bytes = max_bytes
         self._files = files
@@ -301,7 +301,7 @@ class _Lines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _is_current(self) -> bool:
-        """Whether the file still has the path at which it was opened; it may have been moved or removed."""
+        """Return whether the file still has the path at which it was opened; it may have been moved or removed."""
         try:
             current, own = os.stat(self._path), os.fstat(self._descriptor)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Requests that change something in an administrator's responsibility, and what they change.
 
-Requests about records (Produce, transactions) and about members and offsets of groups are not among them. Values of
-settings, salts and passwords are left out.
+Requests about records (Produce, transactions) and about members and offsets of groups are not included. Values of
+settings, salts and passwords are omitted.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ MAX_MOVED: Final = 100  # partitions listed per log directory or topic
 
 
 class Activity(IntEnum):
-    """What was done. Source: OCSF, class API Activity."""
+    """The kind of a change. Source: OCSF, class API Activity."""
 
     CREATE = 1
     READ = 2
@@ -187,7 +187,7 @@ CHANGES: Final[Mapping[str, Change]] = {
 
 
 def changed(api: str, request: Any) -> list[Any]:
-    """Return the items of a request of an API in CHANGES, in their order; its `describe` describes each."""
+    """Return the items of a request of an API in CHANGES, in order, each described by the change's `describe`."""
     if not CHANGES[api].fields:
         return [request]
     items: list[Any] = []

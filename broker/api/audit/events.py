@@ -22,7 +22,7 @@ EVENT_BYTES: Final = 2500
 MAX_LINE_BYTES: Final = 512 << 10  # bytes of a line in the topic: the largest batch is 1 MiB by default
 RESOURCE_BYTES: Final = 300
 OCSF_VERSION: Final = "1.3.0"
-MAX_RESOURCES: Final = 1000  # resources listed in the event of a change, which counts the others
+MAX_RESOURCES: Final = 1000  # resources listed in the event of a change; further ones are only counted
 MAX_REFUSED: Final = 20  # resources listed in the event of a refusal
 MAX_SCANNED: Final = 10_000  # results of a response searched for refusals
 MAX_DETAILS: Final = 20
@@ -101,7 +101,7 @@ def change(api: str, request: Any, response: Any, session: Session, *, subject: 
 
 
 def lost(count: int, first_ms: int, last_ms: int, why: str, *, time_ms: int) -> Event:
-    """Return the event about a number of events that are missing in the topic, from the first time to the last.
+    """Return the event that reports the number of events missing in the topic, and the times of the first and the last.
 
     Source: https://schema.ocsf.io/1.3.0/classes/event_log_activity.
     """
@@ -221,7 +221,7 @@ def size_of(event: Event) -> int:
 
 
 def kind_of(event: Event) -> bytes:
-    """Return the kind of an event: of equal ones only the first is written, and the others are counted."""
+    """Return the kind of an event: only the first event of a kind is written, and the others are counted."""
     names = ("class_uid", "api", "resources", "actor", "auth_protocol", "status_detail")
     same = [*map(event.get, names), event["src_endpoint"]["ip"]]
     return blake2b(json.dumps(same).encode(), digest_size=16).digest()
@@ -260,10 +260,10 @@ def _encoded(event: Event) -> bytes:
 
 
 def _key_of(event: Event) -> bytes | None:
-    """Return the key that keeps the events of a principal (or address, if unknown) in order; None to leave one out.
+    """Return the key that keeps the events of a principal (or address, if unknown) in order; None to omit the event.
 
-    A refused write to the topic itself has none: it may come from a broker that appends events, and each would cause
-    another.
+    A refused write to the topic itself has no key: its sender may be a broker that appends events, and each event would
+    cause another.
     """
     resources = event.get("resources", ())
     if event.get("api", {}).get("operation") == "produce" and any(map(_is_of_topic, resources)):

@@ -25,7 +25,7 @@ def open_audit_log(
 ) -> AuditLog | None:
     """Open the audit log; return None if none is configured. Raises StartError.
 
-    `write` writes queued appends; `brokers` are the others of a cluster.
+    `write` writes queued appends; `brokers` are the other brokers of a cluster.
     """
     path, topic = settings.warmlog_audit_file, None
     if settings.warmlog_audit_topic:

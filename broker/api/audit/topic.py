@@ -8,8 +8,8 @@ Invariants:
    and an event with their number follows as soon as there is space again.
 3. A lane has one batch in flight, so the events of a user are in order. After a lost answer a batch is appended again;
    events have an id, `metadata.uid`.
-4. A lane that fails for PATIENCE_S passes its events to one that works.
-5. Appending causes no event that is appended.
+4. A lane that fails for PATIENCE_S passes its events to a working lane.
+5. Appending events to the topic produces no further events for the topic.
 """
 
 import logging
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Appends(Protocol):
-    """The topic: see `TopicAppends`."""
+    """The interface to the topic, implemented by `TopicAppends`."""
 
     @property
     def partition_count(self) -> int:
@@ -171,7 +171,7 @@ class AuditTopic:
                         nursery.start_soon(self._append_all, index, lane)
 
     async def _place(self) -> None:
-        """Pass each event to the lane of its key, once there is a topic."""
+        """Pass each event to the lane of its key, once the topic exists."""
         delays = delays_s(self._random, FIRST_PAUSE_S, MAX_PAUSE_S)
         while self._unplaced and not self._appends.partition_count:
             failure = await self._appends.create()
@@ -237,7 +237,7 @@ class AuditTopic:
             self._emptied.set()
 
     def _moves_away(self, index: int, lane: _Lane) -> bool:
-        """Move the events of a lane that has failed for long, or whose topic is gone, to others."""
+        """Move the events of a lane that has failed for too long, or whose topic is gone, to other lanes."""
         now = trio.current_time()
         count = self._appends.partition_count
         if not count:

@@ -1,8 +1,8 @@
-"""Append batches of events to the partitions of `__warmlog_audit`, here or on the broker that leads one.
+"""Append batches of events to the partitions of `__warmlog_audit`, on this broker or on the partition's leader.
 
 There is one topic for the cluster, and not a partition per broker: events survive the broker, and readers get all of
-them from one topic. Another leader gets a Produce request over the connection between brokers. It accepts that only
-from brokers (`Catalog.is_peer`), with CLUSTER_ACTION if there is an authorizer.
+them from one topic. Leaders on other brokers get a Produce request over the connection between brokers. They accept it
+only from brokers (`Catalog.is_peer`), with CLUSTER_ACTION if there is an authorizer.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class TopicAppends:
     def __init__(
         self, partitions: Partitions, write: Callable[[], None], brokers: Brokers | None, settings: Settings
     ) -> None:
-        """`write` writes queued appends; `brokers`: of a cluster."""
+        """Append with `write`, which writes queued appends. `brokers`: the other brokers of a cluster."""
         self._partitions = partitions
         self._write = write
         self._brokers = brokers
@@ -106,7 +106,7 @@ class TopicAppends:
 
 
 def topic_configs(settings: Settings) -> dict[str, str]:
-    """Return the settings with which the topic is created."""
+    """Return the settings for creating the topic."""
     return {
         "cleanup.policy": "delete",
         "compression.type": "producer",

@@ -111,7 +111,7 @@ delete_offsets = offsets_of_group(Operation.DELETE, OffsetDeleteResponse)
 
 
 async def fetch_offsets(call: CheckedCall) -> Any:
-    """Check DESCRIBE on each group and topic; topics without it are left out of a list of all offsets."""
+    """Check DESCRIBE on each group and topic; topics without it are omitted from a list of all offsets."""
     access, context = call.access, call.context
     groups: list[FetchedOffsets | None] = []
     smaller: list[OffsetFetchGroup] = []
@@ -225,7 +225,7 @@ async def _shown_consumer_group(
 
 
 async def list_groups(call: CheckedCall) -> Any:
-    """List all groups with DESCRIBE on the cluster, otherwise those with DESCRIBE."""
+    """List all groups with DESCRIBE on the cluster, otherwise the groups on which the sender has DESCRIBE."""
     access = call.access
     response: ListGroupsResponse = await call.answer()
     if access.cluster(Operation.DESCRIBE):
@@ -254,7 +254,7 @@ def _with_operations(access: Access, group: DescribedGroup) -> DescribedGroup:
 
 
 async def describe_native(call: CheckedCall) -> Any:
-    """Check DESCRIBE on each group; topics without it are left out."""
+    """Check DESCRIBE on each group; topics without it are omitted."""
     access = call.access
 
     def refuse(group: str) -> DescribedConsumerGroup:

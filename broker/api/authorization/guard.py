@@ -67,7 +67,7 @@ class Guard:
         return refused
 
     async def refused_large_produce(self, request: ProduceRequest, context: Context) -> Refused:
-        """Do the same in pieces."""
+        """Return the results of `refused_produce`, computed in pieces."""
         access, refused = self.access(context.session), dict[int, ProducedPartition]()
         is_open = self._may_begin(access, request)
         for number, requested in enumerate(request.partitions):

@@ -36,8 +36,8 @@ async def answer_allowed(
     """Have the handler answer the items that `may` allows; the others get the result of `refuse`, in the same order.
 
     `items` and `results` are the fields of request and response, `empty` a response without results. A response with
-    fewer or more results than items is an error of the whole request, and stays unchanged. Without `keeps_each`, the
-    handler answers equal items once, and so does this.
+    fewer or more results than items is an error of the whole request, and stays unchanged. Without `keeps_each`, equal
+    items are answered once, as the handler does.
     """
     request, context = call.request, call.context
     wanted: Sequence[Any] = getattr(request, items)

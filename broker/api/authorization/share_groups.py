@@ -50,7 +50,7 @@ async def _shown_group(call: CheckedCall, group: groups.DescribedShareGroup) -> 
 
 
 async def describe_offsets(call: CheckedCall) -> Any:
-    """Check DESCRIBE on each group and topic; of all offsets of a group, those without it are left out."""
+    """Check DESCRIBE on each group and topic; topics without it are omitted from a list of all offsets of a group."""
 
     def refuse(group: offsets.ShareOffsetsGroup) -> offsets.DescribedShareOffsets:
         return offsets.DescribedShareOffsets(group=group.group, **lacking(Operation.DESCRIBE, ResourceType.GROUP))

@@ -31,9 +31,9 @@ NOTHING = "nothing"
 
 
 class Row(NamedTuple):
-    """An API: its name in Kafka or in the native protocol, what it needs, and the check.
+    """An API: its name in Kafka or in the native protocol, the required rights, and the check.
 
-    `check` is None where the dispatcher itself checks. `missing`: what a sender without the right gets.
+    `check` is None where the dispatcher itself checks. `missing`: the result for a sender without the right.
     """
 
     name: str

@@ -20,7 +20,7 @@ async def create(call: CheckedCall) -> Any:
 
 
 async def describe(call: CheckedCall) -> Any:
-    """Leave out the tokens of others, except with DESCRIBE on a token or DESCRIBE_TOKENS on its owner."""
+    """Omit the tokens of other owners, except with DESCRIBE on a token or DESCRIBE_TOKENS on its owner."""
     access, me = call.access, call.context.session.principal
 
     def may(token: Any) -> bool:

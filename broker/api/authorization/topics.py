@@ -62,7 +62,7 @@ def each_partition(operation: Operation, result: Callable[..., Any], response: C
 def each_partition_or_peer(
     operation: Operation, result: Callable[..., Any], response: Callable[..., Any], *, of_replicas: bool = False
 ) -> Check:
-    """Return the same check, which brokers pass with CLUSTER_ACTION. `of_replicas`: only with a replica id."""
+    """Return the check of `each_partition`, passed by brokers with CLUSTER_ACTION. `of_replicas`: only with a replica id."""
     check = each_partition(operation, result, response)
 
     async def check_or_peer(call: CheckedCall) -> Any:
@@ -154,7 +154,7 @@ def _authorized(access: Access, topic: TopicMetadata) -> TopicMetadata:
 
 
 async def describe_partitions(call: CheckedCall) -> Any:
-    """Hide topics without DESCRIBE: leave them out of a list of all, and refuse them if they are named."""
+    """Hide topics without DESCRIBE: omit them from a list of all topics, and refuse them if they are named."""
     request, access, context = call.request, call.access, call.context
     start = "" if request.cursor is None else request.cursor[0]
     is_all = not request.topics

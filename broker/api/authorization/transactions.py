@@ -96,7 +96,7 @@ async def write_markers(call: CheckedCall) -> Any:
 
 
 async def describe(call: CheckedCall) -> Any:
-    """Check DESCRIBE on each transactional id; partitions of topics without it are left out."""
+    """Check DESCRIBE on each transactional id; partitions of topics without it are omitted."""
     access = call.access
 
     def refuse(transactional_id: str) -> DescribedTransaction:
@@ -121,7 +121,7 @@ def _is_shown(access: Access, item: Any) -> bool:
 
 
 async def list_all(call: CheckedCall) -> Any:
-    """List the transactional ids with DESCRIBE."""
+    """List the transactional ids on which the sender has DESCRIBE."""
     may = call.access.transactional_id
 
     def is_shown(item: Any) -> bool:

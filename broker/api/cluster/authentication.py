@@ -86,7 +86,7 @@ class AuthenticationApi:
     async def authenticate_native(
         self, request: AuthenticateRequest, context: Context
     ) -> AuthenticateResponse | ErrorResponse:
-        """Do both in one request: the first token's mechanism cannot change afterwards."""
+        """Choose a mechanism and pass on a token in one request; later tokens must name the same mechanism."""
         login = _login(context.session)
         if login.stage is not Stage.EXCHANGING:
             chosen = await self.handshake(SaslHandshakeRequest(mechanism=request.mechanism), context, may_be_raw=False)

@@ -96,7 +96,7 @@ class CredentialsApi:
 
 
 def _check_name(user: str, number: int, times: int) -> Mechanism:
-    """Return the mechanism of a change. Raises RequestError for an unknown one, or an impossible user name."""
+    """Return the mechanism of a change. Raises RequestError for an unknown mechanism or an invalid user name."""
     if times > 1:
         raise RequestError(ErrorCode.DUPLICATE_RESOURCE, f"user {user} occurs twice")
     if not user:

@@ -166,7 +166,7 @@ class DelegationTokensApi:
 
 
 def _authenticated(session: Session) -> Principal:
-    """Return the requester. Raises RequestError for a client that has not logged in, or did so with a token."""
+    """Return the requester. Raises RequestError for a client that has not logged in, or has logged in with a token."""
     if session.principal == ANONYMOUS or (session.login is not None and session.login.is_by_token):
         raise RequestError(
             ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,

@@ -13,7 +13,7 @@ from warmlog.protocol.native.messages import VersionError, choose_version
 from warmlog.protocol.request import HelloRequest
 from warmlog.protocol.response import ErrorResponse, HelloResponse
 
-MAX_CLIENT_LENGTH = 255  # characters of a client id, which is kept as long as the connection
+MAX_CLIENT_LENGTH = 255  # characters of a client id, which is stored as long as the connection exists
 
 
 class GreetingApi:

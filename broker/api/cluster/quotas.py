@@ -70,7 +70,7 @@ class QuotasApi:
         return DescribeClientQuotasResponse(entries=tuple(entries))
 
     async def alter(self, request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
-        """Change the quotas of each valid entity; of a repeated entity only the first occurrence."""
+        """Change the quotas of each valid entity; only the first occurrence of a repeated entity counts."""
         results: list[AlteredQuotas] = []
         changes: dict[QuotaEntity, Mapping[str, float | None]] = {}
         for alteration in request.alterations:

@@ -262,7 +262,7 @@ class Fetch:
         self._close(keep=True)
 
     def _is_throttled(self) -> bool:
-        """Record the bytes for the client's quota; return whether it has to pause and so gets none of them."""
+        """Record the bytes for the client's quota; return whether it has to pause, and so gets no records."""
         quotas = self._shared.quotas
         if not quotas.is_on or self._replica.broker >= 0:
             return False
@@ -373,7 +373,7 @@ class Fetch:
         return lambda topic: topic == UNKNOWN_TOPIC_NAME or access.topic(Operation.READ, topic)
 
     def _is_at_end(self, entry: SessionPartition, result: FetchedPartition) -> bool:
-        """Whether the client has read everything until the partition reports a change."""
+        """Return whether the client has read everything until the partition reports a change."""
         if self._replica.broker >= 0:
             return entry.partition is not None and entry.requested.offset == entry.partition.log.offsets.log_end_offset
         if self._is_committed:

@@ -123,7 +123,7 @@ class SessionPartition:
         self._session.wake()
 
     def is_news(self, result: FetchedPartition) -> bool:
-        """Whether to report this to the client: records, moved offsets, an error, a diverged epoch or a redirection."""
+        """Return whether to report this to the client: records, moved offsets, an error, a divergence or a redirection."""
         return (
             result.high_watermark != self.high_watermark
             or not _is_sound(result)
@@ -142,7 +142,7 @@ class SessionPartition:
         self._log_start_offset = result.log_start_offset
 
     def is_watermark_urgent(self, result: FetchedPartition) -> bool:
-        """Whether a new high watermark is reported to a follower immediately, because consumers read from followers."""
+        """Return whether a follower is sent a new high watermark immediately, because consumers read from followers."""
         replication = None if self.partition is None else self.partition.replication
         return (
             result.high_watermark != self.high_watermark
@@ -162,7 +162,7 @@ class SessionPartition:
 
 
 def _is_sound(result: FetchedPartition) -> bool:
-    """Whether a result is neither an error nor a diverged epoch nor a redirection."""
+    """Return whether a result is neither an error nor a diverged epoch nor a redirection."""
     kind = type(result)
     return result.error is ErrorCode.NONE and kind is not DivergedPartition and kind is not RedirectedPartition
 
@@ -198,7 +198,7 @@ class FetchSession:
         self.epoch = 1  # the epoch expected of the next request
         self.uses_topic_ids = uses_topic_ids
         self.is_committed = False  # isolation level of the latest fetch
-        self.replica = CONSUMER  # the sender of that
+        self.replica = CONSUMER  # the sender of the latest fetch
         self.principal = ANONYMOUS  # the principal it belongs to
         self.revision = 0  # revision of the ACLs when every partition was last checked
         self.created_at = self.used_at = now

@@ -257,7 +257,7 @@ class FetchSessions:
                 self._evictable.add(key)
 
     def _may_keep(self, partitions: int) -> bool:
-        """Whether a slot is free, or can be freed, for a session of this many partitions."""
+        """Return whether a slot is free, or can be freed, for a session of this many partitions."""
         if self.partition_count + partitions > MAX_PARTITIONS:
             return False
         return len(self._sessions) < self._slots or self._evict(partitions)

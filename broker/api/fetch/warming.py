@@ -71,7 +71,7 @@ class Warming:
             self._fail(partition, error)
 
     def _is_lost(self, partition: Partition) -> bool:
-        """Whether a file is missing for the second time although the log's layout has not changed.
+        """Return whether a file is missing for the second time although the log's layout has not changed.
 
         Otherwise the segment or the whole log was removed in the meantime, and the next pass reads another file.
         """

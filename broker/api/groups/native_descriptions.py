@@ -1,6 +1,6 @@
 """Descriptions of groups of any type on the native protocol: members, offsets, and ends of partitions.
 
-Kafka has a request for each type of group; a group that is not of one type is looked up as the next one.
+Kafka has a request for each type of group; a group is looked up under one type after the other until it is found.
 """
 
 from collections.abc import Iterable, Mapping

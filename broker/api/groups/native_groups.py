@@ -1,8 +1,8 @@
 """Consumer groups on the native protocol: the broker assigns the partitions.
 
 A native join of a classic group is a JoinGroup followed by a SyncGroup with Kafka's consumer protocol and `range`
-assignor; a native heartbeat of a consumer group is a ConsumerGroupHeartbeat. They go to the handlers of Kafka's
-requests, so that native and Kafka clients can share a group under the same rules.
+assignor; a native heartbeat of a consumer group is a ConsumerGroupHeartbeat. These requests are passed to the handlers
+of Kafka's requests, so that native and Kafka clients can share a group under the same rules.
 
 Invariants:
 1. A new member whose client disconnects before the response leaves the group, since the client does not know its id.

@@ -44,7 +44,7 @@ class ProducersApi:
     async def _describe(self, requested: PartitionEntry, context: Context) -> DescribedProducers:
         try:
             check_name(requested.topic)
-            partition = self._partitions.local(requested.topic, requested.partition)  # any replica can be asked
+            partition = self._partitions.local(requested.topic, requested.partition)  # any replica can be queried
             if partition is None:
                 raise self._partitions.missing(requested.topic, requested.partition)
         except EXPECTED as error:

@@ -26,7 +26,7 @@ TYPES_PER_CHECK = 10_000
 
 
 def is_acknowledged(partition: AcknowledgedPartition) -> bool:
-    """Whether a partition of a request has acknowledgements."""
+    """Return whether a partition of a request has acknowledgements."""
     return bool(partition.acknowledgements)
 
 

@@ -157,7 +157,7 @@ class ShareFetch:
         return await self._acquire(planned)
 
     def _is_throttled(self, size: int) -> bool:
-        """Record the bytes for the client's quota; return whether it has to pause and so gets none of them."""
+        """Record the bytes for the client's quota; return whether it has to pause, and so gets no records."""
         client = self._context.session
         client.throttle_ms, is_empty = self._shared.quotas.fetched(client, size)
         return is_empty

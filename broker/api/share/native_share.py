@@ -1,7 +1,7 @@
 """Share groups on the native protocol: the handlers of Kafka's requests, with names of topics instead of ids.
 
 Topics that do not exist are answered here. A topic that is deleted between two requests of a session has an unknown id
-in Kafka's answer: it is left out, as the member loses the partition with its next heartbeat.
+in Kafka's answer: the topic is omitted, since the member loses the partition with its next heartbeat.
 """
 
 from collections.abc import Iterable, Mapping

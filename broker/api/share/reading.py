@@ -37,7 +37,7 @@ class ReadRecords(NamedTuple):
 
 
 def read_batches(records: FileSlice, last_offset: int, aborted: Iterable[AbortedTransaction]) -> ReadRecords:
-    """Read the headers of a slice up to the batch with an offset; raises OSError, CorruptBatchError.
+    """Read the headers of a slice up to the batch that reaches `last_offset`. Raises OSError, CorruptBatchError.
 
     `aborted`: the transactions whose records are not delivered.
     """

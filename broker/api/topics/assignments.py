@@ -1,7 +1,7 @@
 """Leader elections and partition reassignments.
 
-On a broker by itself an election is not needed for an online partition and not possible for an offline one, and a
-reassignment to this broker changes nothing. In a cluster they are decisions of `broker.cluster.rules`. Source:
+On a standalone broker an election is not needed for an online partition and not possible for an offline one, and a
+reassignment to this broker changes nothing. In a cluster, `broker.cluster.rules` decides about both. Source:
 org.apache.kafka.controller.ReplicationControlManager.
 """
 
@@ -60,7 +60,7 @@ class AssignmentsApi:
     # -- elections --
 
     async def elect(self, request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
-        """Elect the preferred replica of each partition, or (unclean) any live one; report what is not possible."""
+        """Elect the preferred replica of each partition, or (unclean) any live one; report impossible elections."""
         if not 0 <= request.election_type < len(_NO_CANDIDATE):
             raise RequestError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
         partitions: Sequence[PartitionEntry] | None = request.partitions
@@ -99,7 +99,7 @@ class AssignmentsApi:
         return needed
 
     def _is_needed(self, topic: Topic, index: int, election_type: int) -> bool:
-        """Whether an election would change the leader of a partition."""
+        """Return whether an election would change the leader of a partition."""
         info = self._partitions.catalog.partition(topic, index)
         if election_type == _UNCLEAN:
             return info.leader == NO_LEADER
@@ -160,7 +160,7 @@ class AssignmentsApi:
     async def list_ongoing(
         self, request: ListPartitionReassignmentsRequest, context: Context
     ) -> ListPartitionReassignmentsResponse:
-        """Return the reassignments in progress; none on a broker by itself."""
+        """Return the reassignments in progress; none on a standalone broker."""
         is_requested: Callable[[str, int], bool] = lambda *_: True  # noqa: E731
         if request.partitions is not None:
             requested = {(entry.topic, entry.partition) for entry in request.partitions}
@@ -196,7 +196,7 @@ async def _elect_in(
     """Elect leaders in the store; return the reasons of impossible elections. Raises MetadataError."""
     if node.is_alone:
         return dict.fromkeys(wanted, "The only replica is offline.")
-    from warmlog.broker.cluster import partition_admin  # a broker by itself does not need it
+    from warmlog.broker.cluster import partition_admin  # a standalone broker does not need it
 
     return await _in_pieces(wanted, lambda keys: partition_admin.elect_leaders(node, keys, is_unclean=is_unclean))
 

@@ -85,7 +85,7 @@ class MetadataApi:
         )
 
     async def _may_create(self, names: Sequence[str | bytes], context: Context) -> bool:
-        """Whether missing topics may be created: not if a request has too many of them."""
+        """Return whether missing topics may be created: not if a request has too many of them."""
         settings = self._partitions.settings
         if not settings.auto_create_topics_enable:
             return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class MirrorsApi:
-    """Answers requests about mirrored topics. There may be some even if `mirror` is None and nothing is copied.
+    """Answers requests about mirrored topics. Such topics may exist even if `mirror` is None and nothing is copied.
 
     A broker of a cluster describes the partitions that it leads and every partition without a leader, so that a client
     that queries all brokers gets every partition.

@@ -70,7 +70,7 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
     """Query the transaction coordinator about batches that begin a transaction in their partitions.
 
     Guards are opened before the query: a marker written in the meantime invalidates them. Batches of an epoch that
-    their log has fenced are left out, so that the partition is not added to the transaction.
+    their log has fenced are omitted, so that the partition is not added to the transaction.
     """
     assert isinstance(request.transactional_id, str)
     by_producer: dict[Producer, dict[TopicPartition, int]] = {}  # the first sequence for each partition

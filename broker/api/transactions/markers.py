@@ -64,7 +64,7 @@ class TransactionMarkersApi:
         return WriteTxnMarkersResponse(markers=tuple(results))
 
     def _latest_coordinator(self) -> float:
-        """Return the latest leader epoch of a coordinator in the cluster; infinity for a broker by itself.
+        """Return the latest leader epoch of a coordinator in the cluster; infinity for a standalone broker.
 
         A later one would be stored with the producer, and fence every existing coordinator.
         """
@@ -77,7 +77,7 @@ class TransactionMarkersApi:
         return max(catalog.partition(topic, index).leader_epoch for index in range(topic.partitions))
 
     def _is_invented(self, requested: MarkersOfTransaction, topic_partition: TopicPartition) -> bool:
-        """Whether neither a coordinator nor the producer's last marker in a partition has had this epoch."""
+        """Return whether neither a coordinator nor the producer's last marker in a partition has had this epoch."""
         partition = self._partitions.get(*topic_partition)
         state = None if partition is None else partition.log.producers.get(requested.producer_id)
         return state is None or state.coordinator_epoch < requested.coordinator_epoch

@@ -102,7 +102,7 @@ class TransactionsApi:
     async def init_producer_id(self, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
         """Return a producer id: the one of a transactional id with its next epoch, otherwise a new one.
 
-        An idempotent producer gets a new id even if its request has one: it raises its epoch by itself, and sends this
+        An idempotent producer gets a new id even if its request has one: it raises its epoch on its own, and sends this
         request only when its epochs are used up.
         """
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
