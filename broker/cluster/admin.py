@@ -1,9 +1,9 @@
 """Change topics, settings and counters of the cluster, from any broker.
 
-Every call returns when this broker's image has the change. While the store is unavailable it waits; `in_time` bounds
-that.
+Every call returns when this broker's image has the change. While the store is unavailable, the call waits; `in_time`
+limits the wait.
 
-Nothing here validates names or settings, which handlers do; all that depends on the cluster is decided in `topics`.
+Handlers validate names and settings; everything that depends on the cluster is decided in `topics`.
 `partition_admin` changes states of partitions.
 """
 
@@ -73,7 +73,7 @@ def place(
 def check_assignment(image: ClusterImage, assignment: Assignment) -> None:
     """Raise InvalidAssignmentError unless every partition gets distinct brokers, equally many each, one of them alive.
 
-    They have to be registered.
+    All brokers have to be registered.
     """
     if not assignment or len({len(replicas) for replicas in assignment}) != 1 or not assignment[0]:
         raise InvalidAssignmentError("every partition needs the same number of replicas, at least one")
@@ -163,7 +163,7 @@ async def finish_topic(node: StoreNode, name: str) -> None:
 
 
 async def create_local(node: StoreNode, wanted: Mapping[str, TopicState]) -> Failures:
-    """Create topics on a broker by itself, and return the failures by name."""
+    """Create topics on a standalone broker, and return the failures by name."""
 
     def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
         return topics.create_local(image, {name: wanted[name] for name in names})
@@ -172,17 +172,17 @@ async def create_local(node: StoreNode, wanted: Mapping[str, TopicState]) -> Fai
 
 
 async def grow_local(node: StoreNode, name: str, partitions: int) -> None:
-    """Set the number of partitions of a topic on a broker by itself. Raises RefusedError."""
+    """Set the number of partitions of a topic on a standalone broker. Raises RefusedError."""
     await node.commit(lambda image: topics.grow_local(image, name, partitions))
 
 
 async def begin_local_deletion(node: StoreNode, names: Collection[str]) -> Failures:
-    """Hide topics of a broker by itself from clients, until their data is deleted. Return the failures by name."""
+    """Hide topics of a standalone broker from clients, until their data is deleted. Return the failures by name."""
     return await _in_pieces(node, names, topics.begin_local_deletion, TOPICS_PER_STEP)
 
 
 async def finish_local_deletion(node: StoreNode, names: Collection[str], left: Container[str]) -> Failures:
-    """Remove deleted topics of a broker by itself; `left` are those with data that could not be deleted."""
+    """Remove deleted topics of a standalone broker; `left` are those with data that could not be deleted."""
 
     def decide(image: ClusterImage, names: Sequence[str]) -> Decision:
         return topics.finish_local_deletion(image, names, left, node.id)

@@ -1,7 +1,8 @@
 """Hold elections while this broker is the controller of the cluster.
 
-Any broker may become the controller: the first one to write the key `controller`, until its registration ends. Two
-controllers do no harm: each decides on its image, and a decision is committed only if the image is still current.
+Any broker may become the controller: the first broker to write the key `controller` is the controller until its
+registration ends. Two controllers do no harm: each decides on its image, and a decision is committed only if the image
+is still current.
 
     a broker appears, ends or drains    elect leaders of its partitions, and remove it from their ISRs
     a partition changes                 the same for that partition
@@ -42,8 +43,8 @@ from warmlog.protocol.partitions import TopicIdPartition
 
 PARTITIONS_PER_PIECE = 200  # partitions examined in one step: less than a millisecond
 RETRY_S = 0.5  # after the store, or a replica asked for its log end offset, did not answer
-COMMITS = 4  # at the same time
-QUESTIONS = 32  # at the same time
+COMMITS = 4  # concurrent ones
+QUESTIONS = 32  # concurrent ones
 
 # Asks brokers for the log end offsets of a partition; brokers that do not answer are missing from the result.
 AskLogEnds = Callable[[TopicIdPartition, Sequence[Member]], Awaitable[Mapping[Member, LogEnd]]]
@@ -202,7 +203,7 @@ class Controller:
         return changes
 
     async def _commit(self, batch: Sequence[Change]) -> None:
-        """Commit changes together. If that fails, outdated ones are queued again and the rest is retried in halves."""
+        """Commit changes together. If that fails, queue outdated changes again and retry the others in halves."""
         async with self._slots:
             current = [change for change in batch if is_current(self._node.image, change)]
             if len(current) < len(batch):

@@ -71,7 +71,7 @@ class Failover:
         self._suspected: set[int] = set()  # brokers that are being checked
         self._unreachable: set[int] = set()  # brokers that renew their leases but do not answer this one
         self._wait_until: dict[int, float] = {}  # by suspected broker, until the check ends: on trio's clock
-        self._verdict = trio.Event()  # about one of them
+        self._verdict = trio.Event()  # set when the check of a suspected broker ends
 
     def suspect(self, broker: int, *, is_silent: bool = False) -> None:
         """Check whether a broker still runs, and end its registration if it certainly does not.
@@ -224,7 +224,7 @@ async def until_answer(endpoint: Endpoint) -> None:
 
 
 def _is_refusal(error: OSError) -> bool:
-    """Whether every attempt behind an error was refused."""
+    """Return whether every attempt behind an error was refused."""
     cause = error.__cause__
     causes = cause.exceptions if isinstance(cause, ExceptionGroup) else (cause or error,)
     return all(isinstance(each, ConnectionRefusedError) for each in causes)

@@ -33,7 +33,7 @@ def history_of(
     """Return the first epoch of the history that the data continues, or NO_EPOCH and the reason why it continues none.
 
     `known`: the broker's latest registration in the store; `epoch`: the one recorded in the first directory.
-    `missing`: what is known of directories of the last run that are not here.
+    `missing`: the reasons why directories of the last run are missing, by directory id.
     """
     if known is None:
         is_new = epoch == NO_EPOCH

@@ -80,11 +80,11 @@ class ClusterImage:
         self.features = Features()
         self.producer_ids = ProducerIds()
         self.credentials: dict[tuple[str, str], ScramCredential] = {}  # by user and mechanism
-        self.credential_shapes: dict[str, Counter[Shape]] = {}  # how many have each, by mechanism
+        self.credential_shapes: dict[str, Counter[Shape]] = {}  # number of credentials of each shape, by mechanism
         self.login_secret = b""
         self.delegation_tokens: dict[str, DelegationToken] = {}  # by id
         self.token_ids: dict[bytes, str] = {}  # by fingerprint
-        self.tokens_of = Counter[str]()  # how many each principal owns
+        self.tokens_of = Counter[str]()  # number of tokens that each principal owns
         self.gone: dict[UUID, set[int]] = {}  # brokers that still have data of a deleted topic
         self.acls = AclIndex()
         self.quotas = QuotaIndex()
@@ -93,7 +93,7 @@ class ClusterImage:
 
     @classmethod
     def of_broker(cls, contents: Range, broker: int) -> Self:
-        """Return the image of a broker by itself: it is registered and the controller, permanently."""
+        """Return the image of a standalone broker: it is registered and the controller, permanently."""
         image = cls(contents)
         image.brokers[broker] = image.known[broker] = Registration(broker=broker, since=0, epoch=0)
         image.controller = ActiveController(broker=broker, epoch=0)

@@ -370,7 +370,7 @@ class ClusterNode(StoreNode):
             return False
 
     def leads_any(self) -> bool:
-        """Whether this broker leads a partition that another broker could lead."""
+        """Return whether this broker leads a partition that another broker could lead."""
         image = self.image
         return any(
             state.leader_id == self.id and any(image.is_good(m) and m.broker not in image.draining for m in state.isr)

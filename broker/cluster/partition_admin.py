@@ -1,4 +1,4 @@
-"""Change the states of partitions in a cluster, from any broker: elections and reassignments that users ask for.
+"""Change the states of partitions in a cluster, from any broker: elections and reassignments requested by users.
 
 As in `admin`, every call returns when this broker's image has the change.
 """
@@ -93,5 +93,5 @@ async def _change_some(
 
 
 def _has_become(current: PartitionState | None, wanted: PartitionState | None) -> bool:
-    """Whether a partition is in the intended state, whatever its revision."""
+    """Return whether a partition is in the intended state, regardless of its revision."""
     return current is not None and wanted is not None and replace(current, revision=wanted.revision) == wanted

@@ -1,4 +1,4 @@
-"""The interface of the store of metadata: etcd, or SQLite in a process (`local`), also for a broker by itself.
+"""The interface of the store of metadata: etcd, or SQLite in a process (`local`), also for a standalone broker.
 
 Keys are texts relative to the cluster's prefix, values are bytes. Every committed transaction has a revision; revisions
 increase, and each key remembers the one that wrote it last (`mod_revision`). A transaction compares such revisions and
@@ -45,7 +45,7 @@ class StoreMismatchError(StoreError, CannotJoinError):
 
 
 class CompactedError(StoreError):
-    """The changes after a revision are no longer kept: read everything again."""
+    """The changes after a revision are no longer available: read everything again."""
 
 
 class LeaseExpiredError(StoreError):
@@ -124,7 +124,7 @@ class Changes(NamedTuple):
 
 
 class KnownStore(NamedTuple):
-    """The identity of a broker's store, and the highest revision seen; kept over restarts to detect another store."""
+    """The identity of a broker's store, and the highest revision seen; kept across restarts to detect another store."""
 
     cluster_id: int  # etcd's
     identity: str

@@ -1,6 +1,6 @@
 """A broker's view of its store: an image of the contents, and the commits that advance it.
 
-`node.ClusterNode` is that of a broker in a cluster, `local.lone_node.LoneNode` that of a broker by itself.
+`node.ClusterNode` is that of a broker in a cluster, `local.lone_node.LoneNode` that of a standalone broker.
 
 **An attempt to commit takes effect at most once, and never after its successor.** An attempt without an answer may
 still be in flight, for as long as an etcd process is frozen, and its comparisons could hold again: a topic that the
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoreNode(ABC):
-    """What a broker knows of its store, and commits to it. Belongs to the event loop."""
+    """A broker's image of its store, and its commits. Belongs to the event loop."""
 
     is_alone = False  # whether this broker is the only user of the store
 
@@ -83,7 +83,7 @@ class StoreNode(ABC):
         self._advanced = trio.Event()
 
     def may_be_deleted(self, topic: UUID, missed: int) -> bool:
-        """Whether a topic that is not in the image may have existed since `missed` had this value."""
+        """Return whether a topic that is not in the image may have existed since `missed` had this value."""
         return topic in self._deleted or self.missed != missed
 
     async def advanced(self) -> None:

@@ -1,8 +1,8 @@
 """Decide about registrations, topics, settings and counters. Pure, like `rules`, which decides about partition states.
 
 A topic with more partitions than fit into one transaction is created in several: it is `creating`, and invisible, until
-all of its partitions are there. It is deleted in several as well: it is marked `deleting` first. The broker that begins
-such a change continues it with `next_step`; if that broker is gone, the controller does.
+all of its partitions exist. Its deletion also takes several transactions: the topic is marked `deleting` first. The
+broker that begins such a change completes it (`admin`); if that broker is gone, the controller does.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -44,7 +44,7 @@ from warmlog.broker.metadata.topic import Mirror
 from warmlog.protocol.partitions import TopicIdPartition
 
 PARTITIONS_PER_STEP = 100  # created in one transaction with the topic, within the store's limit
-TOPICS_PER_STEP = 120  # changed in one transaction on a broker by itself, within the same limit
+TOPICS_PER_STEP = 120  # changed in one transaction on a standalone broker, within the same limit
 
 Assignment = Sequence[Sequence[int]]  # the replicas of each partition, preferred leader first
 
@@ -212,7 +212,7 @@ def _deleted(image: ClusterImage, topic: TopicState) -> tuple[list[TopicIdPartit
 
 
 def removed(image: ClusterImage, topic: UUID, broker: int) -> Decision:
-    """Record that a broker has no data of a deleted topic left."""
+    """Record that a broker no longer has data of a deleted topic."""
     if broker not in image.gone.get(topic, ()):
         return Refusal("this broker has no data of the topic")
     key = gone_key(topic, broker)
@@ -228,7 +228,7 @@ def is_abandoned(image: ClusterImage, topic: TopicState) -> bool:
     return topic.status is TopicStatus.DELETING
 
 
-# -- topics of a broker by itself, whose store has no states of partitions ---------------------------------------------
+# -- topics of a standalone broker, whose store has no states of partitions --------------------------------------------
 
 
 def create_local(image: ClusterImage, created: Mapping[str, TopicState]) -> Decision:
@@ -286,7 +286,7 @@ def set_mirror(image: ClusterImage, name: str, mirror: Mirror) -> Decision:
 
 
 def begin_promotion(image: ClusterImage, name: str) -> Decision:
-    """Have the leaders of a mirrored topic's partitions promote them; see `rules.promote`."""
+    """Have the leaders of a mirrored topic's partitions promote them; see `rules.mirrored.promote`."""
     topic = image.topics.get(name)
     if topic is None or topic.status is not TopicStatus.LIVE:
         return Refusal(f"no topic {name!r}")

@@ -1,10 +1,10 @@
 """The contents of a cluster's store: registrations of brokers, topics, and the states of their partitions.
 
 A broker's **registration** has an epoch, the revision of the transaction that wrote it, and `since`, the first epoch of
-an unbroken history of the broker's data: kept over a clean stop and a lost lease, new after an unclean start. An entry
-of an ISR or ELR is a `Member`, a broker and an epoch of it; it is good exactly if `since <= entry's epoch <= epoch` of
-the broker's current registration. Fencing, the exclusion of brokers that lost data, and quick restarts all follow from
-this comparison.
+an unbroken history of the broker's data: preserved by a clean stop and a lost lease, new after an unclean start. An
+entry of an ISR or ELR is a `Member`, a broker and an epoch of it; it is good exactly if `since <= entry's epoch <=
+epoch` of the broker's current registration. Fencing, the exclusion of brokers that lost data, and quick restarts all
+follow from this comparison.
 
     key                 value
     brokers/N           Registration            with the lease of broker N: it is alive
@@ -14,8 +14,8 @@ this comparison.
     controller          ActiveController        with the lease of the broker that elects
     mirror              ActiveController        with the lease of the broker that changes mirrored topics
     topics/NAME         TopicState
-    partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits; none of a broker by itself,
-                                                which has all replicas, and whose logs know their leader epochs
+    partitions/ID/P     PartitionState          ID is the topic's, as 32 hexadecimal digits; a standalone broker has
+                                                no such keys: it has all replicas, and its logs know their epochs
     configs/broker      Configs                 of all brokers; configs/broker/N of one
     configs/KIND/NAME   Configs                 of a resource of another kind, such as a group
     features            Features
@@ -24,7 +24,7 @@ this comparison.
     login-secret        LoginSecret             written with the first credential
     tokens/ID           DelegationToken (`security.delegation_tokens`)
     gone/ID/N           empty                   broker N still has data of a deleted topic
-    acls/ID             StoredAcl               ID follows from the ACL (`keys.acl_id`), so that no ACL is there twice
+    acls/ID             StoredAcl               ID follows from the ACL (`keys.acl_id`), so that no ACL is stored twice
     quotas/ENTITY       StoredQuotas            ENTITY is the text of a `QuotaEntity`
 
 Source: KIP-966 (eligible leader replicas), KIP-903 (broker epochs in the ISR), KIP-841 (fencing).
@@ -104,7 +104,7 @@ class TopicStatus(StrEnum):
 class TopicState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A topic. `revision`, not part of the value, is the key's `mod_revision`.
 
-    `creator`: the broker that is creating the topic; if it is gone, another one finishes.
+    `creator`: the broker that is creating the topic; if that broker is gone, another one finishes the creation.
     `mirror`: the source of its records, if it follows another cluster, or did so until it was promoted.
     """
 

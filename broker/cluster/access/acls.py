@@ -1,7 +1,7 @@
 """Create and delete ACLs of the cluster, from any broker. Every call returns when this broker's image has the change.
 
-An ACL's key is derived from its content, so both changes are idempotent. A change of more
-ACLs than fit into one transaction is made in several, in order.
+An ACL's key is derived from its content, so both changes are idempotent. A change of more ACLs than fit into one
+transaction is divided into several, in order.
 """
 
 from collections.abc import Sequence

@@ -147,7 +147,7 @@ class EndpointConnection:
             raise EndpointError(self.endpoint, f"not a response of etcd: {error}", is_sent=True) from None
 
     def _refusal(self, path: str, response: Response) -> EndpointError | StatusError:
-        """Return the error for a response that is not 200."""
+        """Return the error for a response whose status is not 200."""
         status = _status(response)
         if why := self._why_not_authorized(response, status):
             return EndpointError(self.endpoint, why, is_sent=False, is_refusal=True)

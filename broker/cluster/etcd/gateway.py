@@ -1,7 +1,7 @@
 """The messages of etcd's JSON gateway that a cluster uses.
 
 The gateway maps each call of etcd's API to a POST of a JSON object: `Range` of the service `KV` is `/v3/kv/range`.
-Bytes are base64, 64-bit integers are text, and fields that are zero, false or empty are left out. A response of
+Bytes are base64, 64-bit integers are text, and fields that are zero, false or empty are omitted. A response of
 `/v3/lease/keepalive` is one line, `{"result": ...}`; `/v3/watch` responds with such lines until it is cancelled.
 
 Source: etcd's api/etcdserverpb/rpc.proto; google.rpc.Code for the codes of errors.
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class _Message(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A message; fields with their default are left out."""
+    """A message; fields with their default are omitted."""
 
 
 class Header(_Message, frozen=True):
@@ -146,7 +146,7 @@ class TimeToLiveResponse(_Message, frozen=True):
 
 
 class LeaseRequest(_Message, frozen=True):
-    """Renew or revoke a lease, or ask how long it lasts."""
+    """Renew or revoke a lease, or query its remaining time."""
 
     id: int = field(name="ID")
 
@@ -191,7 +191,7 @@ class WatchResponse(_Message, frozen=True):
 
 
 class AuthenticateRequest(_Message, frozen=True):
-    """Ask for a token."""
+    """Request a token."""
 
     name: str
     password: str

@@ -22,5 +22,5 @@ def failure_in_words(error: ssl.SSLError) -> str:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether another attempt would fail in the same way, because one side rejects the other."""
+    """Return whether another attempt would fail in the same way, because one side rejects the other."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLSyscallError)

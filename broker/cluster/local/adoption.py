@@ -1,4 +1,4 @@
-"""Let a broker by itself grow into a cluster: the contents of its own store become part of the cluster's.
+"""Let a standalone broker grow into a cluster: the contents of its own store become part of the cluster's.
 
     own store                     cluster's store
     topics/NAME                   the same, after its partitions' states; this broker is the leader and only replica
@@ -49,7 +49,7 @@ Epochs = Mapping[TopicPartition, int]  # the latest leader epochs, by topic and 
 
 
 def adopt(own: ClusterImage, cluster: ClusterImage, me: Member, epochs: Epochs) -> Sequence[StoreTransaction] | Refusal:
-    """Return the transactions, in order, that add what the cluster lacks of a broker's own store.
+    """Return the transactions, in order, that add the contents of a broker's own store that the cluster lacks.
 
     `me` has the epoch of the entries in ISRs. The broker must be registered with a history that begins there.
     """

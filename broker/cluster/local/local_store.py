@@ -1,7 +1,7 @@
 """A `Store` in this process. Transactions become visible when they are on the disk.
 
-Transactions that arrive while the disk is busy are written together. Leases are counted in memory: they end with the
-process, and so do the keys attached to them.
+Transactions that arrive while the disk is busy are written together. Leases are counted in memory: when the process
+ends, they end, and the keys attached to them are deleted.
 """
 
 from collections import deque
@@ -50,7 +50,7 @@ class _Wish:
 
 
 class LocalStore:
-    """A store on a file. Belongs to the event loop. Every call raises StoreError if the file cannot be used."""
+    """A store in a file. Belongs to the event loop. Every call raises StoreError if the file cannot be used."""
 
     def __init__(self, file: StoreFile, *, kept_revisions: int = KEPT_REVISIONS) -> None:
         """Serve the contents of a file. Leases end only while `run` runs."""

@@ -1,4 +1,4 @@
-"""A broker by itself: a cluster of one, the only writer of its store.
+"""A standalone broker: a cluster of one, the only writer of its store.
 
 It is always registered, and the controller. There are no states of partitions in its store: it has the only replica
 of each, and its logs know their leader epochs.

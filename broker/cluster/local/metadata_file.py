@@ -1,4 +1,4 @@
-"""`metadata.sqlite`, in the first data directory: the store of a broker by itself, and the list of directories.
+"""`metadata.sqlite`, in the first data directory: the store of a standalone broker, and the list of directories.
 
     keys, numbers    the store (`store_file`); empty in a cluster, whose store is elsewhere
     directories      the data directories at the last startup

@@ -1,4 +1,4 @@
-"""Take over `metadata.sqlite` of layouts 1 to 5, where topics, settings, levels and counters had tables of their own.
+"""Migrate `metadata.sqlite` from layouts 1 to 5, in which topics, settings, levels and counters had separate tables.
 
 Before such a file is migrated, it is copied to `metadata.sqlite.layout5`, which earlier versions can use.
 """

@@ -1,4 +1,4 @@
-"""A Unix socket that only this user can connect to: whoever writes to the store decides which records are kept."""
+"""A Unix socket that only this user can connect to, since a writer of the store decides which records are kept."""
 
 import os
 import socket

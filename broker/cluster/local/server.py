@@ -1,6 +1,6 @@
 """Serve a store to the brokers on one machine, over a Unix socket.
 
-Leases end with the process, and so do the keys attached to them; brokers then register again.
+When the process ends, leases end, and the keys attached to them are deleted; brokers then register again.
 """
 
 import logging

@@ -152,7 +152,7 @@ class SocketStore:
         return reply
 
     def _check(self, reply: Reply, at_least: int) -> None:
-        """Advance `known`. Raises StoreMismatchError for another store, or one that went back."""
+        """Advance `known`. Raises StoreMismatchError for another store, or one whose revision is lower than before."""
         known = self.known or KnownStore(reply.store_id, f"{reply.store_id:x}", 0)
         if reply.store_id != known.cluster_id:
             raise StoreMismatchError(f"{self._path} is the store of other brokers, not the one used so far")

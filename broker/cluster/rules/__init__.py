@@ -11,13 +11,13 @@ Safety. `tests/broker/cluster/model` removes each rule once, and then finds lost
 2. When a member leaves an ISR or ELR, a good copy remains: every member of the new ISR is good, and its registration is
    compared. A member that joins has fetched with the epoch of its current registration, and no other fetch counts.
 3. While the ISR is smaller than `min.insync.replicas`, those that left it stay eligible (ELR). The leader commits
-   nothing while there is an ELR, so that its members lack nothing, whatever the setting was and is.
-4. If no entry is good, but all brokers of the ISR and the ELR are back, the longest log leads, be it that of another
-   replica. The others stay eligible as 3 says, for the next such comparison: the leader may lose its log before
+   nothing while there is an ELR, so that its members lack nothing, even if the setting has changed.
+4. If no entry is good, but all brokers of the ISR and the ELR are back, the replica with the longest log leads, even if
+   it is in neither. The others stay eligible, as in 3, for the next such comparison: the leader may lose its log before
    any follower has copied it.
 5. Every leader epoch is begun by one of these transactions, and has one writer.
-6. What a leader knows of a follower's log is true for one leader epoch. A transaction by which a log may become shorter
-   without a new registration, since a replica is removed or has lost its data, begins another epoch.
+6. A leader's knowledge of a follower's log is valid for one leader epoch. A transaction by which a log may become
+   shorter without a new registration, since a replica is removed or has lost its data, begins another epoch.
 
 Start with `in_sync`, the ISR while a leader lives; then `elections` and `reassignment`, and `mirrored` for copies of
 another cluster. `changes` makes transactions of changes, `durability` knows the settings.

@@ -42,10 +42,10 @@ def needs_election(image: ClusterImage, state: PartitionState) -> bool:
 
 
 def log_end_holders(image: ClusterImage, state: PartitionState) -> tuple[Member, ...]:
-    """Return the replicas to ask for the ends of their logs, if all of ISR and ELR are back, and none is good.
+    """Return the replicas to query for the ends of their logs, if all of ISR and ELR are back, and none is good.
 
-    The other live replicas follow: one of them may have records that all of the first have lost. Query the log ends and
-    pass them to `elect`; they become invalid when one of the brokers registers again.
+    The other live replicas come after ISR and ELR: one of them may have records that all members of those have lost.
+    Query the log ends and pass them to `elect`; they become invalid when one of the brokers registers again.
     """
     members = (*state.isr, *state.elr)
     back = _registered(image, [member.broker for member in members])

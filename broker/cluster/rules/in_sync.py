@@ -2,7 +2,7 @@
 
 change_isr    the leader proposes members to add and to remove
 fence         the controller removes brokers whose registration has ended, or that drain
-disown        a broker removes its own replica, whose data no longer is what the leader knows
+disown        a broker removes its own replica, whose data no longer matches the leader's knowledge of it
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,8 @@ def disown(image: ClusterImage, key: TopicIdPartition, me: Member) -> Change | R
     """Remove a replica that has lost its data or its disk from ISR and ELR. It cannot lead until it is back.
 
     A leader epoch begins, even if another broker leads, because the leader's knowledge of this replica's log is out of
-    date. Unless good copies remain, it stays eligible with an epoch that is never good: its log may be the longest.
+    date. Unless good copies remain, the replica stays eligible with an epoch that is never good: its log may be the
+    longest.
     """
     state = image.partitions.get(key)
     if state is None or me.broker not in state.replicas:
