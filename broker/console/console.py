@@ -167,7 +167,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_local_name(host: str) -> bool:
-    """Whether the value of Host names this machine, with or without a port."""
+    """Return whether the value of Host names this machine, with or without a port."""
     match = _HOST.fullmatch(host)
     name = "" if match is None else match["name"].strip("[]")
     return name.lower() == "localhost" or _is_loopback(name)

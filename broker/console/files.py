@@ -28,7 +28,7 @@ class PageFile(NamedTuple):
 
 @cache
 def load_page() -> dict[str, PageFile]:
-    """Return the files by their path below `/ui/static`. It reads and compresses them: call it in a worker thread."""
+    """Return the files by their path below `/ui/static`. Reads and compresses the files: call it in a worker thread."""
     return {name: _page_file(name, data) for name, data in page_files().items()}
 
 

@@ -42,7 +42,7 @@ from warmlog.protocol.explanation import ExplainedRange, Explanation
 from warmlog.protocol.native.explain import ExplainRequest
 
 if TYPE_CHECKING:
-    from warmlog.broker.replication.leading.leader import PartitionLeader  # a broker by itself does not need it
+    from warmlog.broker.replication.leading.leader import PartitionLeader  # a standalone broker does not need it
 
 PAGE_SIZE: Final = 100
 CELLS: Final = 64  # the cells of `log residency --json`

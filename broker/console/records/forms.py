@@ -52,7 +52,7 @@ class Decoded(Generic[F]):
 class Wanted(NamedTuple, Generic[F]):
     """Up to `most` of the records with offsets in [first, end) that `keeps` accepts: the oldest, or the `newest`.
 
-    `form` immediately converts each record to what is kept of it, so that only one value is in memory at a time.
+    `form` immediately converts each record to its shown form, so that only one whole value is in memory at a time.
     """
 
     first: int
