@@ -18,7 +18,7 @@ class EffectLoop(Generic[E]):
     def put(self, effects: Iterable[E]) -> None:
         """Carry out effects, and the effects that follow from them.
 
-        If an effect calls this while it is carried out, the new ones follow after those before them.
+        If an effect calls this while it is being carried out, the new effects follow those already queued.
         """
         self._queue.extend(effects)
         if self._is_running:

@@ -1,7 +1,7 @@
 """Serve the shards of a coordinator: create its topic, load and unload the partitions that this broker leads, append.
 
-A broker by itself leads all online partitions from startup on; in a cluster they come and go. Both begin and end terms
-(`term.py`) in the same way.
+A standalone broker leads all online partitions from startup on; in a cluster, leadership moves between brokers. Terms
+(`term.py`) begin and end in the same way in both cases.
 
 Invariants:
 1. A name is served only in a term of its partition, and not before the whole partition is loaded.
@@ -56,7 +56,7 @@ class CoordinatorRuntime(Generic[S]):
     def __init__(
         self, topic: CoordinatorTopic[Any], partitions: Partitions, writer: Writer, clock: Callable[[], int]
     ) -> None:
-        """`bind` follows. `clock` returns ms since the epoch."""
+        """Call `bind` next. `clock` returns ms since the epoch."""
         self.is_stopped = False
         self._topic = topic
         self._partitions = partitions
@@ -171,7 +171,7 @@ class CoordinatorRuntime(Generic[S]):
         return self._shards.get(index) if self._count else None
 
     def leads(self, name: str) -> bool:
-        """Whether this broker leads a name's partition."""
+        """Return whether this broker leads a name's partition."""
         return self._term_of(name) is not None
 
     def availability(self, name: str) -> ErrorCode:
@@ -286,7 +286,7 @@ class CoordinatorRuntime(Generic[S]):
         self._appends.append(term, name, rows, settled, producer=producer, limit_ms=limit_ms)
 
     def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run work in the background, to an end before the logs are closed."""
+        """Run work in the background; it is completed before the logs are closed."""
         self._writer.spawn(work)
 
 

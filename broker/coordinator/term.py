@@ -4,8 +4,8 @@
                    │                     ▲
                    └─ cannot be read ──► REFUSED
 
-A term that is over never changes anything again: its load is cancelled, and its appends have failed. What another
-broker writes afterwards, or what is cut off the log, is found by the load of the next term.
+A term that is over never changes anything again: its load is cancelled, and its appends have failed. The load of the
+next term reflects later records of other brokers, and records that were truncated.
 """
 
 from enum import Enum, auto

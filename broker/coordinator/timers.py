@@ -34,7 +34,7 @@ class Timers(Generic[T]):
     """Automatons by the time when they are due. Belongs to the event loop."""
 
     def __init__(self, expire: Callable[[T], None]) -> None:
-        """Call `expire` with each automaton that is due; it may schedule any."""
+        """Call `expire` with each automaton that is due; `expire` may schedule any automaton."""
         self._expire = expire
         self._heap: list[tuple[float, int, T]] = []
         self._scheduled: dict[T, float] = {}

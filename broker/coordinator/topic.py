@@ -13,7 +13,7 @@ from warmlog.protocol.records.codec import java_hash
 
 R = TypeVar("R")
 
-#: Returns the name that a key belongs to, and what the record says; None for a record of an unknown type. Raises
+#: Returns the name that a key belongs to, and the decoded record; None for a record of an unknown type. Raises
 #: MalformedError. May be called in a worker.
 Decode: TypeAlias = Callable[[bytes, bytes], tuple[str, R] | None]
 #: The same for the key of a tombstone.
@@ -34,7 +34,7 @@ class CoordinatorTopic(Generic[R]):
 
     `keeps`: what its names identify, and `count_setting`: the setting of its number of partitions, for log messages.
     `decode_tombstone`: for a topic whose records add to earlier ones of their key. All of them are replayed, in order,
-    and tombstones as well; without it, only the latest record of each key.
+    including tombstones; without it, only the latest record of each key is replayed.
     """
 
     name: str
