@@ -27,7 +27,8 @@ class Instant(NamedTuple):
 class Client:
     """A joining client, described by its connection.
 
-    `holder`: the holder whose share its memory counts in (`Holdings`). `new_id`: a unique suffix for a new member's id.
+    `holder`: the holder whose share is charged for the client's memory (`Holdings`). `new_id`: a unique suffix for a
+    new member's id.
     """
 
     client_id: str

@@ -61,7 +61,7 @@ class Committer:
 
 
 class OffsetCommits:
-    """Handle requests about offsets. Call all methods on the event loop; `run` is the background task."""
+    """Handles requests about offsets. Call all methods on the event loop; `run` is the background task."""
 
     def __init__(self, groups: GroupRegistry, partitions: Partitions) -> None:
         """Commit offsets of these groups for these topics."""
@@ -177,7 +177,7 @@ class OffsetCommits:
     def _refused(
         self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], producer: LogProducer | None
     ) -> list[ErrorCode]:
-        """Return an error code per offset: a member in an earlier epoch commits for what it had then (KIP-1251)."""
+        """Return an error code per offset: a member may commit for what it had in an earlier epoch (KIP-1251)."""
         group = self._groups.get(name)
         if not isinstance(group, ConsumerGroup | StreamsGroup):
             return [ErrorCode.NONE] * len(offsets)

@@ -43,7 +43,7 @@ MAX_PROTOCOLS = 100  # protocols of a member: each is compared with those of all
 
 
 class GroupCoordinator:
-    """Check members' requests, and pass them to their groups. Call all methods on the event loop."""
+    """Checks members' requests, and passes them to their groups. Call all methods on the event loop."""
 
     def __init__(self, groups: GroupRegistry, new_id: Callable[[], str]) -> None:
         """Serve these groups. `new_id` returns a unique suffix for a new member's id."""
@@ -55,7 +55,7 @@ class GroupCoordinator:
     async def join(self, request: JoinGroupRequest, *, client_id: str, host: str, holder: str) -> JoinGroupResponse:
         """Join a group. Returns at the end of the rebalance's join phase, or immediately with an error.
 
-        `holder`: the holder whose share the member's memory counts in.
+        `holder`: the holder whose share is charged for the member's memory.
         """
         error = await self._check_join(request)
         known = self._groups.get(request.group)

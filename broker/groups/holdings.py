@@ -1,10 +1,10 @@
 """The memory of groups by holder: members with their declarations, assignments, committed offsets.
 
-A holder is the principal of authenticated clients (`User:alice`), whatever their address, and the address of others. A
-member counts for its holder; a group and its offsets count for the holder that created the group, or that committed
-first since it was loaded from the log. A holder may have at most a quarter of `warmlog.groups.memory.max.bytes`, so a
-client that invents groups and members, or commits long texts, leaves memory for others. Sizes are those of the
-contents plus an estimate for the objects around them.
+A holder is the principal of authenticated clients (`User:alice`), regardless of address, or the address of other
+clients. A member counts for its holder; a group and its offsets count for the holder that created the group, or that
+committed first since it was loaded from the log. A holder may have at most a quarter of
+`warmlog.groups.memory.max.bytes`, so a client that invents groups and members, or commits long texts, leaves memory for
+others. Sizes are those of the contents plus an estimate for the objects around them.
 """
 
 import logging

@@ -194,7 +194,7 @@ class GroupRegistry:
         return self.runtime.shard_of(name)
 
     def is_served(self, shard: GroupShard) -> bool:
-        """Whether a shard's term continues."""
+        """Return whether a shard's term continues."""
         return self.runtime.shard_at(shard.term.index) is shard
 
     # -- queries --
@@ -208,11 +208,11 @@ class GroupRegistry:
         return ErrorCode.NONE if self.runtime.may_create else self.runtime.availability(name)
 
     def is_available(self, shard: GroupShard) -> bool:
-        """Whether the groups of a shard can be served. Takes no time for their names, unlike `available`."""
+        """Return whether the groups of a shard can be served. Takes no time for their names, unlike `available`."""
         return not self.runtime.is_stopped and self.is_served(shard) and shard.term.error is ErrorCode.NONE
 
     def available_to_members(self, name: str) -> ErrorCode:
-        """Return the same for a request that needs a non-empty name; old clients commit offsets without a name."""
+        """Return the same as `available`, for requests that need a name; old clients commit offsets without a name."""
         return self.available(name) if name else ErrorCode.INVALID_GROUP_ID
 
     def available_all(self) -> ErrorCode:

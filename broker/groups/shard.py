@@ -100,7 +100,7 @@ class GroupShard:
             self.put_pending(producer_id, PendingOffset(name, *row, offset))
 
     def _is_obsolete(self, name: str, row: StoredOffset) -> bool:
-        """Whether an offset belongs to a deleted topic: an earlier coordinator ended before it wrote the tombstone."""
+        """Return whether an offset's topic was deleted: an earlier coordinator ended before writing the tombstone."""
         is_obsolete = self._was_deleted(row.value.topic_id)
         if is_obsolete:
             self.obsolete.setdefault(name, []).append((row.topic, row.partition))

@@ -1,6 +1,6 @@
 """The topics of the cluster for groups, and changes of them.
 
-A group requests all of its topics whenever one of them has changed, so computed values are kept.
+A group requests all of its topics whenever one of them has changed, so computed values are cached.
 """
 
 import trio

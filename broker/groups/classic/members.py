@@ -45,8 +45,8 @@ class JoinParameters(Protocol):
 class Member:
     """One member. `protocols` are in order of preference; `deadline_s` is on the event loop's clock.
 
-    `holder`: the holder whose share its memory counts in. It is not stored; restored members count for their addresses
-    until they join again.
+    `holder`: the holder whose share is charged for the member's memory. It is not stored; restored members count for
+    their addresses until they rejoin.
     """
 
     member_id: str

@@ -14,8 +14,8 @@ initial delay, which is extended while members keep arriving. Dynamic members th
 static ones stay. In CompletingRebalance (the sync phase) members send SyncGroup and wait for the leader's assignment;
 the deadline is the longest rebalance timeout again.
 
-Deadlines are seconds on the event loop's clock. `wake_at_s` is a lower bound on all of them: extending a session leaves
-it alone, so `expire` may find nothing to do and then sets it exactly.
+Deadlines are seconds on the event loop's clock. `wake_at_s` is a lower bound on all of them: extending a session does
+not change it, so `expire` may find nothing to do and then sets it exactly.
 
 Source: org.apache.kafka.coordinator.group.classic.ClassicGroup, ClassicGroupState, and the classic part of
 GroupMetadataManager; KIP-62 (rebalance timeout), KIP-134 (initial delay), KIP-345 (static members).

@@ -318,7 +318,7 @@ class ClassicGroup:
     def _restarted_response(self, member: Member, restarted: Restarted) -> JoinGroupResponse:
         """Return the response to a restarted member.
 
-        A leader must not assign again. Clients before KIP-814 cannot be told to skip that; they get the old id as the
+        A leader must not assign again. No response makes clients before KIP-814 skip that; they get the old id as the
         leader's, and so consider themselves followers.
         """
         if not restarted.request.can_skip_assignment:

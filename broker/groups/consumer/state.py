@@ -345,7 +345,7 @@ class ConsumerGroup:
     def resolved(self, results: Mapping[str, tuple[str, ...]], version: int, now: Instant) -> None:
         """Store the topics that regular expressions match, sorted, at a version of the metadata; empty if that failed.
 
-        The group's epoch rises if they are others than before.
+        The group's epoch rises if they have changed.
         """
         self._progress.resolved(results, version, now)
 

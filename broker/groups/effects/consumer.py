@@ -178,7 +178,7 @@ class ConsumerEffects:
 def ordered(rows: Iterable[tuple[int, ConsumerGroupRow]]) -> list[ConsumerGroupRow]:
     """Return the records of a group, given with their offsets, in the order in which it applies them.
 
-    Unusable records are left out. Members keep the order of their records.
+    Unusable records are omitted. Members keep the order of their records.
     """
     used = [(_ORDER[type(row.key)], offset, row) for offset, row in rows if type(row.key) in _ORDER]
     return [row for _, _, row in sorted(used, key=itemgetter(0, 1))]

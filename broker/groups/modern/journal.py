@@ -1,9 +1,9 @@
 """Changes of a group that are not stored yet, the answers that wait for them, and their undoing.
 
 A decision changes the state immediately, and the next decision builds on it, as in Kafka's coordinator runtime. If a
-change cannot be stored, it is undone together with all later ones. Their records may nevertheless be, or later get,
-into the log: of a write that timed out, or one that had already begun. So the current values of the changed keys are
-written after them and, if that fails, with the next change.
+change cannot be stored, it is undone together with all later ones. Their records may nevertheless be in the log, or
+reach it later, if a write timed out or had already begun. So the current values of the changed keys are written after
+them and, if that fails, with the next change.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ class Records(Protocol[K, V]):
     """The state of a group, described by its records."""
 
     def apply(self, key: K, value: V | None) -> V | None:
-        """Set, or with None delete, the value of a key. Returns the value before."""
+        """Set, or with None delete, the value of a key. Returns the previous value."""
 
     def rows(self) -> Iterator[tuple[K, V | None]]:
         """Yield the records that describe the group."""

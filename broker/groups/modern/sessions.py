@@ -33,7 +33,7 @@ class MemberSessions:
         self._revocations.pop(member_id, None)
 
     def is_revoking(self, member_id: str) -> bool:
-        """Whether a member has a time limit for giving up partitions or tasks."""
+        """Return whether a member has a time limit for giving up partitions or tasks."""
         return member_id in self._revocations
 
     def match(self, member_ids: Iterable[str], timeout_ms: int, now: Instant) -> None:

@@ -46,8 +46,8 @@ class ConsumerGroupCoordinator:
     ) -> ConsumerGroupHeartbeatResponse:
         """Join a group, keep a membership, or leave.
 
-        `holder`: the holder whose share the member's memory counts in. `sees`: whether the client may see a topic, for
-        regular expressions; None if it may see all.
+        `holder`: the holder whose share is charged for the member's memory. `sees`: whether the client may see a topic,
+        for regular expressions; None if it may see all.
         """
         error, message = check_request(request, version, self._groups.limits.assignors)
         if error is ErrorCode.NONE:

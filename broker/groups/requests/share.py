@@ -35,7 +35,7 @@ class ShareGroupCoordinator:
     async def heartbeat(
         self, request: ShareGroupHeartbeatRequest, *, client_id: str, host: str, holder: str
     ) -> ShareGroupHeartbeatResponse:
-        """Join a group, keep a membership, or leave. `holder`: the holder whose share the member's memory counts in."""
+        """Join a group, keep a membership, or leave. `holder`: whose share is charged for the member's memory."""
         message = check_request(request)
         if message is not None:
             return ShareGroupHeartbeatResponse(error=ErrorCode.INVALID_REQUEST, message=message)

@@ -69,7 +69,7 @@ class StreamsGroupCoordinator:
         holder: str,
         checkpoint: Checkpoint,
     ) -> HeartbeatResult:
-        """Join a group, keep a membership, or leave. `holder`: the holder whose share the member's memory counts in."""
+        """Join a group, keep a membership, or leave. `holder`: whose share is charged for the member's memory."""
         error, message = check_request(request)
         if error is ErrorCode.NONE:
             error = self._groups.available_to_members(request.group)

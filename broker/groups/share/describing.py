@@ -19,7 +19,7 @@ def described(
 ) -> Generator[None, None, DescribedShareGroup]:
     """Describe a group, and yield after each member, since one may have thousands of topics.
 
-    Partitions of topics that no longer exist are left out, and so are members that leave in the meantime.
+    Partitions of topics that no longer exist, and members that leave in the meantime, are omitted.
     """
     members = []
     for member_id in list(group.metadata):

@@ -254,7 +254,7 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
     def topics_changed(self, names: Collection[str], topics: Topics) -> None:
         """Record that topics were created, changed or deleted, and drop the partitions of deleted ones.
 
-        The next heartbeat decides everything else. The share coordinator deletes their states by itself.
+        The next heartbeat decides everything else. The share coordinator deletes their states on its own.
         """
         self._topics_changed |= self._group.topics.forget(names)
         states, changed = self._group.states, frozenset(names)

@@ -31,7 +31,7 @@ def described(
 ) -> Generator[None, None, DescribedStreamsGroup]:
     """Describe a group, and yield after each member, since one may have thousands of tasks.
 
-    Members that leave in the meantime are left out.
+    Members that leave in the meantime are omitted.
     """
     members = []
     for member_id in list(group.metadata):

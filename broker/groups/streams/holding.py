@@ -40,7 +40,7 @@ class Holding:
     warmup: Replicas = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether there is a task."""
+        """Return whether there is a task."""
         return bool(self.active or self.standby or self.warmup)
 
 

@@ -119,7 +119,7 @@ class _Replicas:
         self.kept.setdefault(subtopology_id, set()).add(partition)
 
     def take(self, subtopology_id: str, partition: int) -> bool:
-        """Assign a task to the member if possible now; return whether it was."""
+        """Assign a task to the member if possible now; return whether it was assigned."""
         granted = self.granted.get(subtopology_id, set())
         if partition not in granted:
             return False

@@ -12,7 +12,7 @@ returns that topology, and `configured` the last result if it is still valid.
 
 Invariants:
 1. An active task is assigned to a member only when no other member has it or still has to give it up.
-2. What is stored changes only by `apply`: the state is the same after loading its records, but for `unstored.py`.
+2. What is stored changes only by `apply`: the state is the same after loading its records, except for `unstored.py`.
 3. An answer is sent when all changes that it is based on are stored; what could not be stored is undone.
 4. The epochs of the group and of its target only grow.
 

@@ -27,7 +27,7 @@ class Tasks:
     warmup: TaskMap = field(default_factory=lambda: NO_TASKS)
 
     def __bool__(self) -> bool:
-        """Whether there is a task."""
+        """Return whether there is a task."""
         return bool(self.active or self.standby or self.warmup)
 
 

@@ -1,7 +1,7 @@
 """The assignor `range`: each member gets a contiguous range of the partitions of each topic that it subscribes to.
 
 The subscribers of a topic are in order, static members first, by instance id, and then the others, by member id. The
-first ones get one partition more if the partitions cannot be divided equally. Hence
+first subscribers get one more partition each if the partitions cannot be divided equally. Hence
 
 1.  topics with the same number of partitions and the same subscribers are co-partitioned: a member has the same
     partitions of each of them;

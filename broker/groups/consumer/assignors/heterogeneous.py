@@ -124,8 +124,8 @@ class _Balancing:
     def _balance_topic(self, topic_id: bytes) -> Generator[None, None, bool]:
         """Move partitions from subscribers with the most to subscribers with the fewest; return whether any moved.
 
-        As long as a subscriber has partitions to give, it has more than all that take: its entry in `fewest`, and
-        theirs in `most`, may be outdated. Once it has none left it may take some itself.
+        As long as a subscriber has partitions to give, it has more than every subscriber that takes some: its entry in
+        `fewest`, and their entries in `most`, may be outdated. Once it has none left, it may take some itself.
         """
         held, loads, subscribers = self._ledger.held[topic_id], self._ledger.loads, self._subscribers[topic_id]
         if self._pace.due(1 + (len(held) + len(subscribers)) // 10):

@@ -6,7 +6,7 @@ moves fewer partitions. One pass over the members, in the order of their ids, de
     partitions / members = least, rest extra
     a member keeps up to    least + 1   while extra > 0; if it owns as many, one extra is used up
                             least       from then on
-    when only as many members are left as extras, each of them gets one, whatever it owns
+    when only as many members are left as extras, each of them gets one, regardless of what it owns
     partitions without an owner go, in order, to members below their number
 
 So the extras go to members that own `least + 1` or more, and to others only if there are too few of them.

@@ -106,7 +106,7 @@ def sync(
 
 
 def serialized(holding: Holding, metadata: bytes, topics: Topics) -> bytes:
-    """Return an assignment in the version of a subscription. Partitions of topics that do not exist are left out."""
+    """Return an assignment in the version of a subscription. Partitions of topics that do not exist are omitted."""
     named = [(topic.name, numbers) for each, numbers in holding.items() if (topic := topics.identified(each))]
     entries = [PartitionEntry(topic=name, partition=number) for name, numbers in named for number in numbers]
     version = min(_VERSION.unpack_from(metadata)[0], LAST_VERSION)

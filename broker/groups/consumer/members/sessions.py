@@ -8,7 +8,7 @@ from warmlog.broker.groups.consumer.stored.holding import Current, MemberState
 class Sessions:
     """The times to remove members: the end of their session, or of the time for giving up partitions.
 
-    Members of the classic protocol have their rebalance timeout to join when told to, and to sync after joining.
+    Members of the classic protocol have their rebalance timeout to join when requested, and to sync after joining.
 
     `wake_at_s` is a lower bound: extending a session does not change it, and `due` sets it exactly.
     """
@@ -42,7 +42,7 @@ class Sessions:
         self.wake_at_s = min(self.wake_at_s, self._syncs[member_id])
 
     def limit_join(self, member_id: str, now: Instant) -> None:
-        """Give a member its rebalance timeout to join, unless it was told to before."""
+        """Give a member its rebalance timeout to join, unless that has already begun."""
         end_s = now.after_ms(self._group.metadata[member_id].rebalance_timeout_ms)
         self.wake_at_s = min(self.wake_at_s, self._joins.setdefault(member_id, end_s))
 

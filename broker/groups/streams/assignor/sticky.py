@@ -7,7 +7,7 @@
     member with the fewest tasks. So members of a new group have similar partitions of all subtopologies.
 4.  A standby task goes to the member that had the active task, else to a member that has its state, as in 2, else to
     the least loaded process; never to a process that already has the task. If there are fewer processes than replicas,
-    replicas are left out.
+    the remaining replicas are not assigned.
 
 In 1, 2 and 4 a member gets tasks up to its quota: tasks divided by members, rounded up, and recomputed without the
 members that have reached it. Racks and client tags are ignored, and there are no warm-up tasks.

@@ -16,7 +16,7 @@ def endpoint_partitions(
 ) -> EndpointPartitions:
     """Return the source partitions of a member's active tasks, and those of its standby and warm-up tasks.
 
-    Tasks of subtopologies that the topology no longer has, and topics that do not exist, are left out.
+    Tasks of subtopologies that the topology no longer has, and topics that do not exist, are omitted.
     """
     replicas = {
         subtopology_id: sorted({*tasks.standby.get(subtopology_id, ()), *tasks.warmup.get(subtopology_id, ())})
