@@ -69,7 +69,7 @@ class LogState:
 
 
 class LogOffsets:
-    """The offsets of a log. `high_watermark_source`: from what the high watermark is derived."""
+    """The offsets of a log. `high_watermark_source`: the offset that the high watermark follows."""
 
     __slots__ = (
         "_state",
@@ -106,7 +106,7 @@ class LogOffsets:
         return self.high_watermark_source is _REPLICAS
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Move the high watermark up to an offset, but not past the log end; return False if it is there or past it."""
+        """Move the high watermark up to an offset, but not past the log end; return False if it is not lower."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False

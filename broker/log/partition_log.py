@@ -16,9 +16,9 @@ methods marked "for a worker". Those may run while the event loop plans, commits
 
 Invariants, besides those of the other modules:
 1. Readers see committed batches only.
-2. After a failed sync, or a failed write that was not for want of space, the log rejects appends, because its file may
-   differ from the state in memory. Reads continue. Appends are accepted again once the end of the log was rebuilt
-   (`recovery.reopen`).
+2. After a failed sync, or a write that failed for a reason other than lack of space, the log rejects appends, because
+   its file may differ from the state in memory. Reads continue. Appends are accepted again once the end of the log was
+   rebuilt (`recovery.reopen`).
 """
 
 from collections.abc import Callable, Sequence
@@ -288,7 +288,7 @@ class PartitionLog:
             self.stop_following_replicas()
 
     def follow_replicas(self) -> None:
-        """From now on, move the high watermark by `offsets.advance_high_watermark` only."""
+        """Move the high watermark by `offsets.advance_high_watermark` only, from now on."""
         self.offsets.high_watermark_source = HighWatermarkSource.REPLICAS
 
     def stop_following_replicas(self) -> None:
@@ -312,7 +312,7 @@ class PartitionLog:
         return self._state.failure
 
     def fail(self, reason: object) -> None:
-        """Reject appends until the log is rebuilt. A failed write does this by itself."""
+        """Reject appends until the log is rebuilt. A failed write has the same effect."""
         self._state.fail(reason)
 
     # -- reopening -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
     commit    index entries, sizes                                       memory, and at most two small pwrites
 
 A plan that rolls must be the first of its write. Before that write, `prepare_roll` creates the files in a worker and
-`commit_roll` makes the new segment active; afterwards a worker trims and syncs the old one's files (`finish_roll`).
+`commit_roll` makes the new segment active; afterwards a worker trims and syncs the old one's files (`LogRolls.finish`).
 
 Invariants:
 1. `committed` describes the content of the files; `_planned` adds every plan that is neither committed nor abandoned.
@@ -200,7 +200,7 @@ class Appender:
     def _place_copies(
         self, view: memoryview, checked: CheckedBatches, effects: list[tuple[ProducerStep | None, int]], begin: int
     ) -> tuple[PlannedAppend, int]:
-        """Plan copied batches from one on, as many as go into one segment; return the plan and the number of the next.
+        """Plan as many copied batches from `begin` on as fit into one segment; return the plan and the next index.
 
         A segment begins where the log ends, unless the first batch is too far from there.
         """

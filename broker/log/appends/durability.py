@@ -7,7 +7,7 @@ flushes: recovery keeps their valid entries below the recovery point and rebuild
 A flush has three steps: `begin_flush` on the event loop, `FlushPlan.sync` in a worker, `finish_flush` on the event
 loop.
 
-Invariant: a sync that ends after another sync of the same log has failed makes nothing count as durable (`SyncTurns`).
+Invariant: after a sync of a log has failed, no other sync of that log makes anything count as durable (`SyncTurns`).
 """
 
 import errno
@@ -91,7 +91,7 @@ def _unless_removed(segment: Segment, sync: Callable[[], None]) -> None:
 
 
 class Durability:
-    """Track how much of one log is durable: everything below `recovery_point`. For the event loop, unless marked.
+    """Tracks how much of one log is durable: everything below `recovery_point`. For the event loop, unless marked.
 
     `stable_offset` is the last stable offset as of the last sync. A power cut may reopen a transaction that begins at
     or past it, by taking its marker. `flush_messages` is the setting: sync after this many records past the recovery

@@ -79,9 +79,10 @@ class LogAppends:
     ) -> list[PlannedAppend]:
         """Plan batches fetched from the leader, with the offsets, leader epochs and gaps that they have there.
 
-        They are in order, and the last may be cut off: it is left out, as are batches of later epochs than the leader's
-        (None: any). Producers and transactions are followed without validation. Each plan has the batches that fit in
-        one segment; there are none if no batch is whole. `records` must not change until the commit.
+        The batches are in order. A last batch that is cut off is omitted, and so is everything from a batch with a
+        later epoch than the leader's (None: any) on. Producers and transactions are followed without validation. Each
+        plan has the batches that fit in one segment; there are none if no batch is whole. `records` must not change
+        until the commit.
 
         Raises LogFailedError, NoSpaceError; CorruptBatchError, UnsupportedMagicError, InvalidRecordError for batches
         that are damaged or do not follow the log end; UnknownTimestampError if `timestamps` (of

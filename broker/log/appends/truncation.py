@@ -22,7 +22,7 @@ class LogTruncation:
         self._durability = durability
 
     def advance_start(self, offset: int) -> bool:
-        """Advance the log start offset; return False if it is there or past it already.
+        """Advance the log start offset; return False if it is already at or past the new one.
 
         Segments below it stay until `old_segments.take_out`. Raises OffsetOutOfRangeError past the high watermark.
         """

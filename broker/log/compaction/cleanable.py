@@ -40,7 +40,7 @@ class Cleanable(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the log should be compacted now."""
+        """Return whether the log should be compacted now."""
         overdue = self.delay_ms > 0 and self.cleanable_bytes > 0
         return overdue or self.ratio > config.min_cleanable_dirty_ratio
 

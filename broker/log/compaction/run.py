@@ -302,7 +302,7 @@ class Compaction:
         return filtered
 
     def _is_last_marker(self, header: BatchHeader) -> bool:
-        """Whether a marker must be kept as the only source of an active producer's epoch."""
+        """Return whether a marker must be kept as the only source of an active producer's epoch."""
         return self._job.marker_epochs.get(header.producer_id) == header.producer_epoch
 
     def _write(self, target: CleanedSegment, out: bytearray) -> None:
@@ -401,7 +401,7 @@ def _marker_key(batch: bytes, header: BatchHeader) -> bytes | None:
 
 
 def _fits(group: Sequence[SourceSegment], segment: SourceSegment, job: CompactionJob) -> bool:
-    """Whether a segment fits into one with those of a group, even if nothing is removed."""
+    """Return whether a segment fits into one with those of a group, even if nothing is removed."""
     together = [*group, segment]
     return (
         sum(each.size for each in together) <= job.segment_bytes

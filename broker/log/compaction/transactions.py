@@ -40,7 +40,7 @@ class CleanedTransactions:
         self.retained: list[AbortedTransaction] = []
 
     def discards(self, header: BatchHeader) -> bool:
-        """Whether the records of a data batch belong to an aborted transaction."""
+        """Return whether the records of a data batch belong to an aborted transaction."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -52,7 +52,7 @@ class CleanedTransactions:
         return True
 
     def can_remove_marker(self, header: BatchHeader, marker_key: bytes | None) -> bool:
-        """Whether a marker can be removed; `marker_key` is its record's key, None if its record was removed before."""
+        """Return whether a marker can be removed; `marker_key` is its record's key, None if its record was removed."""
         self._begin_up_to(header.last_offset)
         if marker_key is None:
             return True

@@ -14,7 +14,7 @@ ACCEPT_LOSS = ".accept-loss"
 
 
 def is_loss_accepted(disk: Disk, directory: str) -> bool:
-    """Whether a directory has the file. Raises OSError."""
+    """Return whether a directory has the file. Raises OSError."""
     try:
         disk.identity(f"{directory}/{ACCEPT_LOSS}")
     except FileNotFoundError:

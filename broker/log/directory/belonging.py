@@ -76,7 +76,7 @@ def _has_partitions(disk: Disk, path: str) -> bool:
 
 
 def _belongs(disk: Disk, path: str) -> bool:
-    """Whether a directory belongs to a broker; False if it cannot be read."""
+    """Return whether a directory belongs to a broker; False if it cannot be read."""
     try:
         return has_identity(disk, path)
     except OSError:

@@ -121,9 +121,9 @@ def read_clean_marker(disk: Disk, path: str) -> int | None:
 
 
 def is_own_marker(disk: Disk, path: str) -> bool:
-    """Whether a broker by itself wrote a clean-shutdown marker: its epoch is the time of the stop, or unknown.
+    """Return whether a standalone broker wrote a clean-shutdown marker: its epoch is the time of the stop, or unknown.
 
-    Kafka's has the broker's epoch, or nothing at all. Raises OSError.
+    Kafka's marker has the broker's epoch, or is empty. Raises OSError.
     """
     try:
         text = _read_text(disk, path)

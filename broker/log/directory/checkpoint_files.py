@@ -41,11 +41,11 @@ class CheckpointFiles:
         return self._written.get(name, {})
 
     def may_have_entries(self, name: str) -> bool:
-        """Whether a checkpoint on the disk has entries, or may have some because a write failed."""
+        """Return whether a checkpoint on the disk has entries, or may have some because a write failed."""
         return bool(self._written.get(name)) or name in self._doubtful
 
     def mention(self, keys: Iterable[TopicPartition]) -> bool:
-        """Whether a checkpoint on the disk may contain one of these partitions."""
+        """Return whether a checkpoint on the disk may contain one of these partitions."""
         return any(
             not offsets.keys().isdisjoint(keys) for offsets in (*self._written.values(), *self._doubtful.values())
         )

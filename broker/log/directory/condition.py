@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def report_directories(directories: DataDirectories, *, is_alone: bool) -> None:
-    """Log them. In a cluster, `broker.clustered` compares directories with the store later. Raises OSError."""
+    """Log conditions. In a cluster, `broker.clustered` compares directories with the store later. Raises OSError."""
     for path, reason in directories.offline.items():
         logger.error("data directory %s is offline until the next startup: %s", path, reason)
     for (topic, partition), what in directories.lost.items():

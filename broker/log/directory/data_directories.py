@@ -87,8 +87,8 @@ class DataDirectories:
         """Lock the first directory, creating it if it is missing, and find its partitions; `join` must follow.
 
         `cluster_id`: None accepts the stored one, or generates one. `reserve_bytes`: the disk reserve of each directory
-        (`DataDirectory.open`). Raises DataDirectoryError, with a
-        one-line message, if the directory cannot be served or lacks the metadata.
+        (`DataDirectory.open`). Raises DataDirectoryError, with a one-line message, if the directory cannot be served or
+        lacks the metadata.
         """
         disk = disk or Disk()
         refuse_kafka_node(disk, os.fspath(paths[0]), METADATA_FILE)
@@ -107,9 +107,9 @@ class DataDirectories:
     ) -> None:
         """Open the other directories. Those that fail are listed in `offline`.
 
-        `known` are the directories of the last run, absolute paths by ids, and `partitions` the expected ones. Only if
-        all of these exist, a missing directory is dropped or created. Remaining data of the topics in `buried` is
-        renamed as deleted.
+        `known` are the directories of the last run, absolute paths by ids, and `partitions` the expected ones. A
+        missing directory is dropped or created only if all expected partitions exist. Remaining data of the topics in
+        `buried` is renamed as deleted.
 
         Raises DataDirectoryError if a directory is in use or belongs to another broker; OSError from the first one.
         """
@@ -235,7 +235,7 @@ class DataDirectories:
         return self._holders.get((topic, partition))
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether an existing partition is (presumably) in an offline directory, or its own directory is missing."""
+        """Return whether an existing partition is (presumably) in an offline directory, or its directory is missing."""
         holder = self._holders.get((topic, partition))
         if holder is None:
             return bool(self.offline) or (topic, partition) in self.lost
@@ -278,7 +278,7 @@ class DataDirectories:
                 self._counts[directory] -= 1
 
     def has_unserved(self, topic: str) -> bool:
-        """Whether there was data of a topic at startup that belongs to no topic of the broker."""
+        """Return whether there was data of a topic at startup that belongs to no topic of the broker."""
         return any(key[0] == topic and key in self._holders for directory in self.live for key in directory.unserved)
 
     def forget_unknown(self) -> bool:
@@ -307,7 +307,7 @@ class DataDirectories:
             self.forget(topic, partition)
 
     def _is_of_deleted_topic(self, directory: DataDirectory, topic: str, partition: int) -> bool:
-        """Whether a partition's data in a directory belongs to a deleted topic."""
+        """Return whether a partition's data in a directory belongs to a deleted topic."""
         return bool(self._deleted_topics) and directory.topic_id(topic, partition) in self._deleted_topics
 
     def _lying(self, topic: str, partition: int) -> DataDirectory | None:
@@ -326,7 +326,7 @@ class DataDirectories:
         self._counts[directory] += 1
 
     def _belongs_here(self, topic: str, partition: int, directory: DataDirectory) -> bool:
-        """Whether this directory serves a partition that it holds.
+        """Return whether this directory serves a partition that it holds.
 
         If another directory also has it, it was being moved, and one of the two copies is discarded. Raises OSError,
         and DataDirectoryError if it is unknown which one.
@@ -395,7 +395,7 @@ class DataDirectories:
                 directory.probe()
 
     def write_log_starts(self, directory: DataDirectory, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace only the checkpoint of log start offsets, as `write_checkpoints`."""
+        """Replace only the checkpoint of log start offsets, as `write_checkpoints` does."""
         with self._suspecting(directory):
             directory.write_log_starts(logs)
 

@@ -249,7 +249,7 @@ class DataDirectory:
         return max(offsets.get((topic, partition), 0) for offsets in hints)
 
     def has(self, name: str) -> bool:
-        """Whether the directory has an entry of this name, as far as can be determined."""
+        """Return whether the directory has an entry of this name, as far as can be determined."""
         try:
             self._disk.identity(self.partition_path(name))
         except OSError:
@@ -310,8 +310,8 @@ class DataDirectory:
     def write_checkpoints(self, logs: Iterable[CheckpointedLog]) -> bool:
         """Replace the checkpoints by the state of these logs, which must be all of the directory. Blocking.
 
-        Entries of `unserved` partitions are kept for a topic that is created later, or the broker that they came from.
-        Unchanged checkpoints are not written; returns whether any was. One call at a time. Raises OSError.
+        Entries of `unserved` partitions are kept for a topic that is created later, or for the broker that they came
+        from. Unchanged checkpoints are not written; returns whether any was. One call at a time. Raises OSError.
         """
         logs = list(logs)
         synced = {(log.topic, log.partition): log.durability.recovery_point for log in logs}
@@ -330,7 +330,7 @@ class DataDirectory:
         return changed
 
     def write_log_starts(self, logs: Iterable[CheckpointedLog]) -> None:
-        """Replace the checkpoint of log start offsets only, as `write_checkpoints`."""
+        """Replace the checkpoint of log start offsets only, as `write_checkpoints` does."""
         if self._write_log_starts(list(logs)):
             self.sync_names()
 
@@ -362,7 +362,7 @@ class DataDirectory:
     def add_new(self, keys: Iterable[TopicPartition]) -> None:
         """Add new partitions, so that a startup detects missing directories. Blocking. Raises OSError.
 
-        The names of the directories must be synced before.
+        The names of the directories must already be synced.
         """
         self._files.add(RECOVERY_POINTS, dict.fromkeys(keys, 0))
 
@@ -371,7 +371,7 @@ class DataDirectory:
         self._files.replace(CLEANER_POINTS, dict(points))
 
     def mentions(self, keys: Iterable[TopicPartition]) -> bool:
-        """Whether a checkpoint on the disk may contain one of these partitions."""
+        """Return whether a checkpoint on the disk may contain one of these partitions."""
         return self._files.mention(keys)
 
     def unmark_clean(self) -> None:

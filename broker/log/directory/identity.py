@@ -49,7 +49,7 @@ def read_or_create_identity(disk: Disk, path: str, node_id: int, cluster_id: str
 
 
 def has_identity(disk: Disk, path: str) -> bool:
-    """Whether a directory already belongs to a broker. Raises OSError."""
+    """Return whether a directory already belongs to a broker. Raises OSError."""
     try:
         return bool(read_file(disk, f"{path}/{META_PROPERTIES}"))
     except FileNotFoundError:

@@ -39,12 +39,12 @@ _KNOWN_PREFIXES = ("metadata.sqlite", RECEIPT_PREFIX, "audit.jsonl")  # and jour
 
 
 def is_known_name(name: str) -> bool:
-    """Whether this broker or Kafka's log layer creates entries of this name in a data directory."""
+    """Return whether this broker or Kafka's log layer creates entries of this name in a data directory."""
     return name.removesuffix(".tmp") in _KNOWN_FILES or name.startswith(_KNOWN_PREFIXES)
 
 
 def is_foreign_directory(parsed: PartitionName | None) -> bool:
-    """Whether a directory of this name is neither a partition's nor one that a partition had."""
+    """Return whether a directory of this name is neither a partition's nor one that a partition had."""
     return parsed is None or parsed.topic == METADATA_TOPIC
 
 

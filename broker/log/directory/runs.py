@@ -1,4 +1,4 @@
-"""The runs of a broker by itself and the data directories that they used, to detect older copies.
+"""The runs of a standalone broker and the data directories that they used, to detect older copies.
 
 A run is identified by its start time. Each data directory has a file with the latest run that used each directory:
 
@@ -10,7 +10,6 @@ A run is identified by its start time. Each data directory has a file with the l
     a:7 b:7    a:6 b:6    b is a copy from before run 7: records that run 7 wrote there are missing
 
 An older copy is served, and its entries stay: every startup reports it until the newest one is back, or an operator
-
 accepts the loss (`accepted_loss`), after which it counts as the newest.
 Copies from the latest run are not detected, nor is a whole set of directories of one earlier time (a restored backup),
 since nothing contradicts it. A broker in a cluster validates its directories in another way (`broker.cluster.history`).

@@ -93,9 +93,9 @@ class LeaderEpochs:
         return largest, self._entries[slot][1]
 
     def end_offset_of_copy(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the same for a log whose batches have the epochs of another cluster.
+        """Return what `end_offset` does, for a log whose batches have the epochs of another cluster.
 
-        `current`, and some before it, are later than those of all batches: none was written in them.
+        The current epoch, and some before it, are later than those of all batches: no batch was written in them.
         """
         end = self.end_offset(epoch, log_end_offset)
         if end[0] != UNDEFINED or not UNDEFINED < epoch <= self.current:

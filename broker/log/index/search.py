@@ -17,7 +17,7 @@ of log at the default interval.
 
 Source: org.apache.kafka.storage.internals.log.AbstractIndex, KAFKA-6432. (Articles about it also print the sequences
 0, 12, 6, 9, 11, 12 and 0, 13, 7, 10, 11, 12, 13, and say that any lookup in the section touches all of its pages. The
-code does neither: a target in the section's lower half leaves its end alone.)
+code does neither: a lookup with a target in the section's lower half does not touch its end.)
 """
 
 from collections.abc import Callable

@@ -124,7 +124,7 @@ class TransactionIndex:
     def overlapping(self, offset: int, bound: int) -> tuple[list[AbortedTransaction], bool]:
         """Return the transactions that end at or past `offset` and begin before `bound`.
 
-        The flag tells whether no later segment can have such a transaction. Raises as `count`.
+        The flag is true if no later segment can have such a transaction. Raises as `count` does.
         Source: TransactionIndex.collectAbortedTxns.
         """
         aborted: list[AbortedTransaction] = []

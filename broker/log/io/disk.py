@@ -60,12 +60,12 @@ OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_out_of_space(error: OSError) -> bool:
-    """Whether an error means that the disk or a quota is full."""
+    """Return whether an error means that the disk or a quota is full."""
     return error.errno in OUT_OF_SPACE
 
 
 def is_disk_failure(error: OSError) -> bool:
-    """Whether an error on a file that should exist means that its disk has failed, not only this operation."""
+    """Return whether an error on a file that should exist means that its disk has failed, not only this operation."""
     return error.errno in _DISK_FAILURES
 
 

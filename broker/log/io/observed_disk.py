@@ -8,7 +8,7 @@
 RWF_NOWAIT, the fallback of the residency gate, cannot be used here: it starts reading missing pages.
 
 Invariants:
-1. Files are opened for reading only, whatever the flags.
+1. Files are opened for reading only, regardless of the flags.
 2. The residency of a page is recorded before it is first read, and the record stays: a page that was missing counts as
    cold, however often it is read afterwards.
 3. `restore` evicts the pages that were missing before, so that a second run reports the same. Pages that others have
@@ -105,7 +105,7 @@ def _tried(query: ResidencyQuery, fd: int, size: int) -> tuple[int | None, str]:
 
 
 def _may_query(fd: int) -> bool:
-    """Whether mincore reports the true residency of a file, which it does only for owners and writers."""
+    """Return whether mincore reports the true residency of a file, which it does only for owners and writers."""
     is_owner = os.geteuid() in {0, os.fstat(fd).st_uid}
     return is_owner or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
@@ -155,7 +155,7 @@ class ObservedFile:
         self._read_since |= pages
 
     def has_read(self, position: int, length: int) -> bool:
-        """Whether all of a range has been read through this object."""
+        """Return whether all of a range has been read through this object."""
         return all(page in self._read for page in self.record(position, length))
 
     def take_read(self) -> list[int]:

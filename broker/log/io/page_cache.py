@@ -84,7 +84,7 @@ class Nowait:
         return 0
 
     def lacks_byte(self, fd: int, position: int) -> bool:
-        """Whether one byte is not resident. Keeps the GIL: releasing it costs as much as the call."""
+        """Return whether one byte is not resident. Keeps the GIL: releasing it costs as much as the call."""
         if _preadv2 is None:
             return not self._copy(fd, position, 1)
         return _preadv2(fd, _ONE_BYTE, 1, position, os.RWF_NOWAIT) != 1
@@ -216,7 +216,7 @@ def choose_method(wanted: str, directories: Iterable[str], *, syscall: Callable[
 
 
 def _is_correct(method: Method, directories: Iterable[str]) -> bool:
-    """Whether the method's answers are correct in all directories; those that cannot be written are skipped."""
+    """Return whether the method's answers are correct in all directories; those that cannot be written are skipped."""
     for directory in directories:
         try:
             _check(method, directory)

@@ -1,7 +1,7 @@
 """The residency gate: check that file ranges are in memory before touching them, so that the event loop never blocks.
 
 A page that is being read counts as cached, and a thread that touches it waits for the disk. So ranges that a worker is
-reading are not resident, whatever the kernel reports (`busy`).
+reading count as not resident, even if the kernel reports otherwise (`busy`).
 
 Invariants:
 1. In the thread that must not wait (`gated`), a missing range raises ColdReadError, whose `job` a worker runs before
@@ -128,7 +128,7 @@ class Residency:
         return self.is_on and self._gated_thread == get_ident()
 
     def is_resident(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether a range may be touched; if not, call `need`. Raises OSError."""
+        """Return whether a range may be touched; if not, call `need`. Raises OSError."""
         return not self._ask(descriptor.fd, position, length) and not self._is_being_read(descriptor, position, length)
 
     def missing_pages(self, descriptor: OpenFile, position: int, length: int, kind: PageKind | None) -> int:
@@ -174,13 +174,13 @@ class Residency:
         return True
 
     def _has_seen(self, seen: Seen, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether a range was just checked to be resident. The answer is used once, for the slice that follows."""
+        """Return whether a range was just checked to be resident. Valid once, for the slice that follows."""
         file, start, end, until = seen
         self._seen = None
         return file is descriptor and start <= position and position + length <= end and perf_counter() < until
 
     def _is_being_read(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether a part of a range is being read, here or by a worker."""
+        """Return whether a part of a range is being read, here or by a worker."""
         if self._own_reads:
             identity, end = descriptor.identity(), _page_end(position + length)
             if any(file == identity and start < end and position < stop for file, start, stop in [*self._own_reads]):

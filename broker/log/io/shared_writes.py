@@ -60,7 +60,7 @@ class SharedWrites:
         self._is_open = False
 
     def begin(self, file: Descriptor, buffers: list[Buffer], position: int) -> FileWrite:
-        """Begin to write buffers end to end; `end` must follow. Only the real disk's are shared."""
+        """Begin to write buffers end to end; `end` must follow. Only writes to the real disk are shared."""
         number = BY_THE_LOOP
         if self._is_open and type(file.disk) is Disk:
             if self._worker is None:

@@ -38,8 +38,9 @@ def check_copies(
 ) -> CheckedBatches:
     """Check the whole batches in a fetched buffer; return (position, header) of each, with sound timestamps.
 
-    The end of the buffer may cut the last batch, which is left out, as is everything from a batch with a later epoch
-    than `leader_epoch` on: it was fetched from another leader than expected. `timestamps`: of these batches.
+    A last batch that the end of the buffer cuts off is omitted, and so is everything from a batch with a later epoch
+    than `leader_epoch` on, which was fetched from another leader than expected. `timestamps`: from
+    `largest_timestamps`.
 
     Raises CorruptBatchError, UnsupportedMagicError; InvalidRecordError for offsets that are not past those before;
     UnknownTimestampError if `timestamps` are needed.

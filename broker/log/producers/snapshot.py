@@ -12,8 +12,8 @@
          4   coordinator epoch   -1: none of its transactions has ended here
          8   first offset of its open transaction; -1: none
 
-A file is named after the offset that follows the last batch it covers, in 20 digits. A roll writes one (named after
-the new segment), and so does a clean shutdown (at the log end).
+A file is named after the offset that follows the last batch it covers, in 20 digits. Snapshots are written by a roll
+(named after the new segment) and by a clean shutdown (at the log end).
 
 Invariants:
 1. A file with an invalid CRC, size or version is removed, not used.

@@ -4,8 +4,8 @@ Sequences count records and wrap from 2^31 - 1 to 0. `table` decides which produ
 
 Invariants:
 1. States are immutable.
-2. A state has the producer's last five batches, or fewer: none from before its current epoch, and after a clean stop,
-   whose snapshot has only the last one, none from before that.
+2. A state has up to five of the producer's last batches: none from before its current epoch and, after a clean stop,
+   none from before the last batch at that time, the only one in the snapshot.
 
 Source: org.apache.kafka.storage.internals.log.ProducerStateEntry; KIP-98.
 """

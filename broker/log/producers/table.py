@@ -11,7 +11,7 @@ A new generation begins once MAX_ACTIVE producers are active, or after some time
 active ones become recent. An idle producer that sends a batch is unpacked and active again.
 
 A snapshot needs the states of one moment and takes long to write. So `capture` shares the buckets, and a shared bucket
-is copied before it is changed: some hundred entries, whatever the ids are.
+is copied before it is changed: some hundred entries, regardless of the ids.
 
 Invariants:
 1. A producer is either active, recent or idle. `planned` has the states after plans that are not committed yet, each
@@ -55,7 +55,7 @@ _PRIME = (1 << 61) - 1
 
 
 class Extent(Protocol):
-    """The part of `append.BatchExtent` that is used here: last offset and largest timestamp (ms)."""
+    """The part of `segments.tail.BatchExtent` that is used here: last offset and largest timestamp (ms)."""
 
     last_offset: int
     max_timestamp: int
@@ -209,7 +209,7 @@ class Producers:
         return state
 
     def _check_admissible(self, header: BatchHeader, current: ProducerState | None) -> None:
-        """Check what no state shows: batches that were not appended, and the number of producers."""
+        """Check conditions outside of the states: batches that were not appended, and the number of producers."""
         if self.guards.has_earlier_batch(header, is_first=current is None):
             batch = f"batch of producer {header.producer_id}, sequence {header.base_sequence}"
             raise OutOfOrderSequenceError(f"{batch}: an earlier one is missing")

@@ -1,4 +1,4 @@
-"""Describe segments. Blocking: the largest timestamp of a closed segment is read from its index."""
+"""Describe segments. Blocking: the largest timestamp of a sealed segment is read from its index."""
 
 from warmlog.broker.log.descriptions import SegmentFacts
 from warmlog.broker.log.segments.segment import Segment

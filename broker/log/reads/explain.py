@@ -127,7 +127,7 @@ def _at_end(snapshot: LogSnapshot, passed: int) -> Explanation:
 
 
 def explain_time(snapshot: LogSnapshot, timestamp: int, *, searches: Sequence[SearchName] = ()) -> Explanation:
-    """Explain how the first record at or past a timestamp (ms) would be found, as `explain_offset`.
+    """Explain how the first record at or past a timestamp (ms) would be found, as `explain_offset` does.
 
     Raises TimeOutOfRangeError, too.
     """

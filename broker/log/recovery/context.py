@@ -75,7 +75,7 @@ class LogContext:
     ) -> Producers:
         """Rebuild the producer states at the end of the log, see `producers.replay`. Blocking. Raises OSError.
 
-        Whoever does not use them must `release` them.
+        A caller that does not use the states must `release` them.
         """
         producers = Producers(self.clock, self.budget)
         try:

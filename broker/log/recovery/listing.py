@@ -13,9 +13,9 @@ was lost. Then the log is not opened, and nothing is removed, until the file is 
 
 A lost segment without any file cannot be detected. A sealed segment with an empty log file has also lost its records if
 one of its indexes has entries, or if the next segment is known to have begun at its end (`contiguity`). Compaction
-leaves empty ones without either.
+leaves empty segments without either sign.
 
-Nothing is opened either if something other than a file has the name of one: a directory, a FIFO, a dangling link.
+The log is also not opened if something other than a file has the name of one: a directory, a FIFO, a dangling link.
 """
 
 import os
@@ -130,7 +130,7 @@ def _emptied(context: LogContext, sizes: Mapping[int, int]) -> list[int]:
 
 
 def _held_records(context: LogContext, base_offset: int, following: int) -> bool:
-    """Whether an empty segment is known to have had records before the next one began. Raises OSError."""
+    """Return whether an empty segment is known to have had records before the next one began. Raises OSError."""
     for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         with suppress(FileNotFoundError):
             if any(read_file(context.disk, segment_path(context.directory, base_offset, suffix))):

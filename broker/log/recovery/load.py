@@ -3,7 +3,7 @@
 After a clean stop only the end of the active segment is read, from its last index entry on. Of sealed segments only the
 names and sizes are read, so the cost of opening does not grow with them. If the active segment's indexes do not match
 its log (an index copied without its log, a torn file despite the clean marker), that segment is recovered as after an
-unclean stop. If another broker may have written the indexes (there is its clean marker, or the recovery point is not
+unclean stop. If another broker may have written the indexes (its clean marker is present, or the recovery point is not
 the log's end), a sample of entries is checked, and they are rebuilt if they follow another rule, as those written by
 followers of older Kafka versions do.
 
@@ -14,12 +14,12 @@ rebuilt, too (`rebuild_transactions`).
 
 Invariants:
 1. Checkpoints are hints, limited to the offsets of the log. But after an unclean stop, a log that ends before its start
-   offset has lost its end and restarts at that offset: deleted offsets are not assigned again. After a clean stop such
-   a log was replaced by other files, and all of these are kept. A log that ends before its recovery point has lost
-   flushed records, and is not opened until they are restored or the loss is accepted.
+   offset has lost its end and restarts at that offset: deleted offsets are not assigned again. After a clean stop, the
+   files of such a log have been replaced, and all of the new ones are kept. A log that ends before its recovery point
+   has lost flushed records, and is not opened until they are restored or the loss is accepted.
 2. Nothing below the recovery point's index entry is rewritten.
-3. A crash during recovery leaves a directory that the next recovery can open: logs are cut from the end, and whatever
-   is rebuilt is rebuilt from the log.
+3. A crash during recovery leaves a directory that the next recovery can open: logs are cut from the end, and everything
+   that is rebuilt is rebuilt from the log.
 4. A truncation is on the disk before the log is used: neither old bytes nor old file names come back behind new
    records.
 5. Missing offsets alone are no reason to cut a log, unless they are known to have existed (`contiguity`): compaction

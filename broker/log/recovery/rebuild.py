@@ -176,7 +176,7 @@ def sound_entries(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """Return how many entries of the offset and the time index can be kept below a recovery point. Raises OSError.
 
     A power cut leaves zeros or an older version in an index page: either way its entries stop increasing. The last kept
-    entry of each index is compared with its batch. Unless both indexes have entries to keep, neither has.
+    entry of each index is compared with its batch. Entries are kept only if both indexes have some to keep.
     """
     offset_index, time_index = segment.offset_index, segment.time_index
     try:
@@ -208,7 +208,7 @@ def _increasing(index: MappedIndex, offset_limit: int, *, by_key: bool) -> int:
 
 
 def indexed_end(segment: Segment) -> int:
-    """Return the offset after the last entry of a segment's offset index, whatever remains of its log. Raises OSError.
+    """Return the offset after the last entry of a segment's offset index, even without its log. Raises OSError.
 
     Only for recovery: it discards how many entries are kept.
     """

@@ -12,7 +12,7 @@ Invariants:
    unless there is a `.cleaned` file of the same or a lower base offset (step 1 was not over). A valid one replaces the
    segments in its range of offsets.
 2. Every step renames the log file first: startup removes indexes without a log and rebuilds missing ones.
-3. A reader opens the file it means or none: then it looks up the log's segments again (`index_repair`).
+3. A reader opens the intended file or none; in the latter case it looks up the log's segments again (`index_repair`).
 4. No step relies on the order in which a file system persists names: the directory is synced between steps. As long as
    startup finds a `.log.swap`, it removes the files whose names the new segment takes, also indexes already renamed.
 

@@ -93,7 +93,7 @@ class _Ages:
         self.from_future: int | None = None
 
     def is_expired(self, slot: int) -> bool:
-        """Whether a segment is too old by its largest timestamp, or by its modification time if there is none."""
+        """Return whether a segment is too old by its largest timestamp, or by its modification time without one."""
         segment = self._segments[slot]
         timestamp, written_ms = segment.largest_timestamp(), segment.newest_ms()
         if written_ms > self._now_ms:
@@ -147,7 +147,7 @@ class OldSegments:
     def take_out(self) -> Sequence[Segment]:
         """Remove the segments before the log start offset from the log and return them; `rename` must follow.
 
-        A segment whose roll is not finished is left to the next call, and so are those after it.
+        A segment whose roll is not finished is left to the next call, with all segments after it.
         """
         view, old = self._view(), list[Segment]()
         for segment in view.segments.snapshot[:-1]:

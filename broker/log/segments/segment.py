@@ -1,11 +1,11 @@
 """One segment of a log: find the position of an offset or a timestamp in its file.
 
 Invariants:
-1. `size` counts whole, committed batches; nothing is read past it, whatever the file holds there.
+1. `size` counts whole, committed batches; nothing is read past it, regardless of the file's content there.
 2. A sealed segment's indexes are checked against the log before the first use of each (`index_audit`); the active
    segment's were written by this broker. An offset index entry is compared with its batch when it is used. A mismatch
-   raises IndexCorruptError; it never gives a wrong result. With that check the end of a sealed segment is read: offsets
-   of records that it has lost there raise CorruptBatchError, instead of those of the next segment being read.
+   raises IndexCorruptError; it never gives a wrong result. The check also reads the end of a sealed segment, so that
+   offsets of records lost there raise CorruptBatchError instead of returning records of the next segment.
 3. Nothing of a sealed segment is open before its first use.
 4. `find` is for the event loop. Timestamps and checks may be used in a worker while the event loop appends.
 """

@@ -236,7 +236,7 @@ class SegmentFiles:
     def remove_files(self) -> None:
         """Unlink all files of this base offset; a slice that is being sent keeps its descriptor. Raises OSError.
 
-        The log file goes last: an index without it means that it was lost (`recovery.listing`).
+        The log file is removed last: an index without it means that it was lost (`recovery.listing`).
         """
         self.close()
         for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
