@@ -66,7 +66,7 @@ class CleanerStatistics:
 
 
 class Cleaner:
-    """Compact logs; `run` it in a nursery that ends with the broker."""
+    """Compacts logs; `run` it in a nursery that ends with the broker."""
 
     def __init__(self, partitions: Partitions, unlinking: FileRemoval, metrics: Metrics) -> None:
         self._partitions = partitions

@@ -1,7 +1,7 @@
 """A child process that compacts logs, as seen by the broker. The child's side is `broker.log.compaction.child_process`.
 
 Invariants:
-1. No process is left behind, whatever ends the dialogue with it.
+1. No process is left behind, however the dialogue with it ends.
 2. A child that sends nothing for `SILENCE_LIMIT_S` is considered stuck, and killed.
 """
 

@@ -37,7 +37,7 @@ INTERVAL_S = 1.0  # longest delay until a failure or free space is detected; a c
 
 
 class DiskWatch:
-    """Check the data directories; `run` it in a nursery that ends with the broker."""
+    """Checks the data directories; `run` it in a nursery that ends with the broker."""
 
     def __init__(self, partitions: Partitions, directories: DataDirectories, metrics: Metrics) -> None:
         self._partitions = partitions
@@ -81,7 +81,7 @@ class DiskWatch:
             self._report_refusals(directory)
 
     async def _has_new_failures(self, directory: DataDirectory) -> bool:
-        """Whether logs have failed since the last check, which may be due to their disk."""
+        """Return whether logs have failed since the last check, which may be due to their disk."""
         logs: list[PartitionLog] = []
         async for piece in in_pieces(self._partitions):
             logs += [partition.log for partition in piece if partition.log.failed]

@@ -47,7 +47,7 @@ class _Attempts:
 
 
 class FailedLogs:
-    """Rebuild the failed logs among `partitions`; `begin` is called periodically."""
+    """Rebuilds the failed logs among `partitions`; `begin` is called periodically."""
 
     def __init__(self, partitions: Iterable[Partition], metrics: Metrics) -> None:
         self._partitions = partitions

@@ -16,7 +16,7 @@ from warmlog.protocol.records.record import MAX_INT64
 
 
 class Flushing:
-    """Find and flush due logs; `interval_ms` is `log.flush.scheduler.interval.ms`, MAX_INT64 if it is not set."""
+    """Finds and flushes due logs; `interval_ms` is `log.flush.scheduler.interval.ms`, MAX_INT64 if it is not set."""
 
     def __init__(self, partitions: Iterable[Partition], *, interval_ms: int) -> None:
         self._partitions = partitions

@@ -27,7 +27,7 @@ PAUSE_S = 30.0  # after a round in which no producer was idle for long enough
 
 
 class ProducerUpkeep:
-    """Keep the number of producers of all logs within the limit."""
+    """Keeps the number of producers of all logs within the limit."""
 
     def __init__(self, partitions: Partitions, metrics: Metrics) -> None:
         self._partitions = partitions

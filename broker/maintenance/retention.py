@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Remove old segments."""
+    """Removes old segments."""
 
     def __init__(self, partitions: Partitions, unlinking: FileRemoval, metrics: Metrics) -> None:
         self._partitions = partitions

@@ -75,7 +75,7 @@ class Maintenance:
         await self._cleaner.run()
 
     async def _after_start(self, interval_s: float, work: _Work, *arguments: str) -> None:
-        """Run `work` once after `log.initial.task.delay.ms`, then as `_every`.
+        """Run `work` once after `log.initial.task.delay.ms`, then as `_every` does.
 
         The delay leaves time to change settings after startup before the defaults remove anything.
         """
