@@ -28,10 +28,10 @@ def assign_replicas(
     """Return the brokers that hold each partition's replicas, leader first.
 
     With n brokers and a random start s, the leader of partition i is broker (i + s) mod n. Its followers are the next
-    ones, shifted by one more each time the leaders have gone round, so that the partitions of one leader do not all
+    ones, shifted by one more after each full round of leaders, so that the partitions of one leader do not all
     have the same followers. Brokers of different racks (KIP-36) take turns, and no rack gets a second replica before
-    each has one. Brokers that are `fenced` lead nothing, and follow last: where there are too few others, or none in
-    their rack.
+    each has one. Brokers that are `fenced` lead no partition, and follow only where there are too few other brokers, or
+    none in their rack.
 
     Raises ValueError if there are fewer brokers than replicas, no broker that is not fenced, or a count is below 1.
 
@@ -67,7 +67,7 @@ def _alternating(brokers: Sequence[int], rack_of: Mapping[int, str | None]) -> l
 
 
 def _candidates(order: Sequence[int], fenced: Sequence[int], leader: int, shift: int) -> list[int]:
-    """Return the brokers in the order in which they get a partition's replicas, given the leader's place."""
+    """Return the brokers in the order in which they get a partition's replicas, given the leader's position."""
     others = len(order) - 1
     followers = [order[(leader + 1 + (shift + step) % others) % len(order)] for step in range(others)]
     last = [fenced[(leader + shift + step) % len(fenced)] for step in range(len(fenced))]
