@@ -52,7 +52,7 @@ class Stall(NamedTuple):
 
 
 class LoopGuard(LoopClock, trio.abc.Clock):
-    """Watch the event loop that uses this object as its clock; enter `watching` in that loop's thread."""
+    """Watches the event loop that runs with `clock`; enter `watching` in that loop's thread."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(limit_s or inf, self._log_stall)

@@ -94,11 +94,11 @@ class Metrics:
         return Exposition(self._families)
 
     def gauge(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
-        """Declare a gauge that `read` returns when metrics are scraped."""
+        """Declare a gauge whose values `read` returns when metrics are scraped."""
         self._add(ReadFamily(name, documentation, read, labels, monotonic=False))
 
     def counter(self, name: str, documentation: str, read: Reading, labels: tuple[str, ...] = ()) -> None:
-        """Declare a counter that `read` returns when metrics are scraped."""
+        """Declare a counter whose values `read` returns when metrics are scraped."""
         self._add(ReadFamily(name, documentation, read, labels, monotonic=True))
 
     def histogram(self, name: str, documentation: str) -> SeriesHistogram:
