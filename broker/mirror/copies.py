@@ -1,7 +1,7 @@
 """The copies of mirrored partitions: which are followed, and their progress.
 
-A broker by itself follows all of them. In a cluster, each broker follows what it leads, in one leader epoch: the
-replica ends the following with its role (`LocalReplica.stop_source`), before the log is used otherwise.
+A standalone broker follows all of them. In a cluster, each broker follows the partitions that it leads, in one leader
+epoch: the replica ends the following with its role (`LocalReplica.stop_source`), before the log is used otherwise.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ class Copies:
     """The copies of one source. Belongs to the event loop."""
 
     def __init__(self, partitions: Partitions, own: OwnCluster | None) -> None:
-        """`own` is None for a broker by itself."""
+        """`own` is None for a standalone broker."""
         self._partitions = partitions
         self._own = own
         self._clock: Callable[[], float] = lambda: 0.0  # trio's, which worker threads may read, while this runs
@@ -157,7 +157,7 @@ class Copies:
     # -- status --------------------------------------------------------------------------------------------------------
 
     def follows(self, topic: Topic) -> bool:
-        """Whether the records of a topic are being fetched: those of all partitions that this broker leads."""
+        """Return whether the records of a topic are being fetched: those of all partitions that this broker leads."""
         if self._own is None:
             return (topic.name, 0) in self._copies
         led = [index for index in range(topic.partitions) if self._partitions.get(topic.name, index) is not None]

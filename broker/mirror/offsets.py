@@ -3,8 +3,8 @@
 Offsets are equal in both clusters, so they are copied unchanged. Invariants:
 1. Only offsets of mirrored partitions are copied, and only for groups without members here: a group that reads here
    has offsets of its own.
-2. No committed offset is past the end of the log here. The copy of a log may be behind; a consumer whose offset does
-   not exist would start over.
+2. No committed offset is past the end of the log here. The copy of a log may be behind, and a consumer whose offset
+   does not exist would reset its position.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ class OffsetCopies:
     def __init__(
         self, groups: GroupService, partitions: Partitions, cluster_id: str, own: OwnCluster | None = None
     ) -> None:
-        """`own` is None for a broker by itself."""
+        """`own` is None for a standalone broker."""
         self._own = own
         self._groups = groups
         self._partitions = partitions
@@ -62,7 +62,7 @@ class OffsetCopies:
         return known is None or known.is_empty
 
     def _is_mirrored(self, offset: FetchedOffset) -> bool:
-        """Whether an offset belongs to a partition that follows the source."""
+        """Return whether an offset belongs to a partition that follows the source."""
         topic = self._partitions.topic(offset.topic)
         if topic is None or topic.mirror is None or topic.mirror.is_promoting:
             return False
@@ -70,13 +70,13 @@ class OffsetCopies:
         return is_there and topic.mirror_of == self._cluster_id
 
     def _differs(self, group: str, offset: FetchedOffset | OffsetToCommit) -> bool:
-        """Whether an offset differs from the one committed here."""
+        """Return whether an offset differs from the one committed here."""
         shard = self._groups.registry.shard_of(group)
         here = None if shard is None else shard.offsets.get(group, offset.topic, offset.partition)
         return here is None or (here.offset, here.metadata) != (offset.offset, offset.metadata)
 
     async def _high_watermarks(self, offsets: Iterable[FetchedOffset]) -> Mapping[TopicPartition, int]:
-        """Return the high watermarks of the copies. Partitions whose leaders do not answer are left out."""
+        """Return the high watermarks of the copies. Partitions whose leaders do not answer are omitted."""
         shown: dict[TopicPartition, int] = {}
         others: list[TopicPartition] = []
         for offset in offsets:

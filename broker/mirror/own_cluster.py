@@ -1,8 +1,8 @@
 """The cluster of a mirroring broker: the partitions that it leads, and the broker that changes mirrored topics.
 
 Each broker copies the partitions that it leads, and the offsets of groups that it coordinates. One of them, the keeper,
-which holds a key of the store with its lease, creates and changes topics. Transactions protect its changes from another
-broker that considers itself the keeper.
+creates and changes topics; it holds a key of the store, attached to its lease. Transactions protect its changes from
+another broker that considers itself the keeper.
 """
 
 from collections.abc import Callable, Iterable
@@ -70,7 +70,7 @@ class OwnCluster:
                 return  # the key ends with the lease
 
     async def high_watermarks(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Query the leaders for high watermarks; partitions whose leaders do not answer are left out."""
+        """Query the leaders for high watermarks; partitions whose leaders do not answer are omitted."""
         by_leader: dict[int, list[TopicPartition]] = {}
         for key in keys:
             state = self.node.image.partition(*key)

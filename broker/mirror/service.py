@@ -63,7 +63,7 @@ class MirrorService:
         groups: GroupService,
         own: OwnCluster | None = None,
     ) -> None:
-        """`own` is None for a broker by itself."""
+        """`own` is None for a standalone broker."""
         self.problem: str | None = "not connected yet"  # a problem of the whole source
         self.refused: dict[str, str] = {}  # topics that are not mirrored, with the reason
         self.throttle = Throttle(options.bytes_per_s)

@@ -1,7 +1,8 @@
 """Query the topics, settings, groups and committed offsets of a source.
 
-A request names a bounded number of things. What a broker refuses to tell about one topic or group is logged when it
-begins and asked for again the next time; what the cluster as a whole refuses is a PeerError.
+Each request names a bounded number of topics, partitions or groups. A refusal that concerns one topic or group is
+logged when it first occurs, and the request is repeated the next time; a refusal by the cluster as a whole is a
+PeerError.
 """
 
 import logging
@@ -44,7 +45,7 @@ class SourceCluster:
     """The cluster whose topics are mirrored."""
 
     def __init__(self, cluster: PeerCluster, *, settings: Settings) -> None:
-        """Take those settings of topics that are valid under `settings`, this broker's."""
+        """Use the topic settings that are valid under `settings`, the settings of this broker."""
         self._cluster = cluster
         self._settings = settings
         self._problems: dict[str, str] = {}  # by topic or group, as of the last time
@@ -68,7 +69,7 @@ class SourceCluster:
         return [self._topic(known[name], configs[name]) for name in sorted(configs) if _is_complete(known[name])]
 
     async def _configs(self, names: list[str]) -> dict[str, Mapping[str, str]]:
-        """Return the settings of topics; topics whose settings are unavailable are left out."""
+        """Return the settings of topics; topics whose settings are unavailable are omitted."""
         queries = tuple([ConfigQuery(resource_type=ConfigResourceType.TOPIC, name=name) for name in names])
         response = await self._cluster.ask_any(DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=queries))
         configs: dict[str, Mapping[str, str]] = {}
@@ -109,7 +110,7 @@ class SourceCluster:
         return sorted(group for group in groups if group and is_chosen(group))
 
     async def committed(self, groups: Iterable[str]) -> list[GroupOffsets]:
-        """Return the committed offsets of groups; groups whose offsets are unavailable or not stable are left out.
+        """Return the committed offsets of groups; groups whose offsets are unavailable or not stable are omitted.
 
         Offsets that an open transaction may still change are not stable. Raises PeerError.
         """
@@ -149,7 +150,7 @@ class SourceCluster:
 
 
 def _is_complete(topic: KnownTopic) -> bool:
-    """Whether all partitions up to the last one are known."""
+    """Return whether all partitions up to the last one are known."""
     return bool(topic.leaders) and max(topic.leaders) == len(topic.leaders) - 1
 
 
