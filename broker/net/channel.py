@@ -168,7 +168,7 @@ class Channel:
     def _leave(self) -> None:
         """End the stream of replies, and close when the peer has closed as well, or takes too long.
 
-        Closing at once while the peer sends would reset the connection, and the peer might not see the last reply.
+        Closing immediately while the peer sends would reset the connection, and the peer might not see the last reply.
         """
         if self._has_ended:
             self.close()
@@ -202,7 +202,7 @@ class Channel:
         self.close()
 
     def _reads_deleted_file(self, now: float) -> bool:
-        """Whether the reply has held a deleted file, and its disk space, for longer than is allowed."""
+        """Return whether the reply has held a deleted file, and its disk space, for longer than is allowed."""
         if now - self.connection.sending.since <= self._services.slow_peer_s:
             return False
         sending = self._sender.slice

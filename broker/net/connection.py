@@ -9,7 +9,8 @@ Invariants:
 1. Replies are sent in the order in which their exchanges were added.
 2. The caller checks `is_full` before `next_request`, so the number and size of unanswered requests are bounded.
 3. Nothing here reads a clock or a socket: times (perf_counter seconds) are arguments. Only `encode_large` is async.
-4. Large frames and replies (`codec/bounds.py`) are decoded and encoded in a worker thread, one at a time.
+4. Large frames and replies (`protocol/kafka/codec/bounds.py`) are decoded and encoded in a worker thread, one at a
+   time.
 5. Large requests and responses move to `released` instead of being freed, which would hold the event loop.
 """
 

@@ -39,7 +39,7 @@ class UnauthenticatedError(ProtocolError):
 
 
 class LoginRequiredError(FrameError):
-    """The same on a native listener, where the client gets an error before the connection closes."""
+    """The same error on a native listener, where the client gets a reply before the connection closes."""
 
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 

@@ -70,7 +70,7 @@ class Progress:
         self.is_late = False
 
     def exceeds(self, now: float, patience_s: float, min_rate: float) -> bool:
-        """Whether the message is slower than `min_rate` bytes per second after `patience_s` of patience.
+        """Return whether the message is slower than `min_rate` bytes per second after `patience_s` of patience.
 
         True only at the second call in a row, because after a pause of the whole machine sockets are served first.
         """

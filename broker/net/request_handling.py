@@ -7,8 +7,8 @@ Invariants:
 1. Every request other than a produce is begun after all replies before it have been sent.
 2. While a reply does not fit into the socket, no request is begun.
 3. While the client pauses for a quota, no request is begun.
-4. A peer that has closed its sending side gets replies to everything it has sent. But it may be gone, which shows only
-   when a reply is sent, so a request that waits for data or for a group gets limited time.
+4. A peer that has closed its sending side gets replies to everything it has sent. But the peer may be gone, which is
+   detected only when a reply is sent, so a request that waits for data or for a group gets limited time.
 """
 
 from functools import partial

@@ -64,7 +64,7 @@ class Sender:
         self.sent_bytes = 0  # bytes sent in total
 
     def __bool__(self) -> bool:
-        """Whether there is anything left to send."""
+        """Return whether there is anything left to send."""
         return bool(self._out) or self._handed_over is not None or (not self._is_plain and self._is_unsent)
 
     @property

@@ -1,7 +1,7 @@
 """Authenticate and authorize readers of `/metrics`: by password, token or certificate, and the right that a path needs.
 
-A wrong password or token is answered `connection.failed.authentication.delay.ms` after its request. Checks run as those
-of other listeners do: in one worker thread, addresses in turn.
+A wrong password or token is answered `connection.failed.authentication.delay.ms` after its request. As on other
+listeners, checks run in one worker thread, addresses in turn.
 """
 
 from base64 import b64decode

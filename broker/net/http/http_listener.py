@@ -5,13 +5,13 @@
 
 Bounds that keep a client from blocking others:
 
-- Beyond `MAX_CONNECTIONS`, the connection that has been idle longest is closed, of the address that has most.
+- Beyond `MAX_CONNECTIONS`, the longest idle connection of the address with the most connections is closed.
 - All connections together get at most one answer per `ANSWER_PAUSE_S`, in turn: a fifth of the event loop's time.
-- Answers being sent may hold `MAX_UNSENT_BYTES` together. To make space for another one, the connection with the oldest
-  answer is closed, of the address that has most bytes.
+- Answers being sent may hold `MAX_UNSENT_BYTES` together. To make space for another answer, the connection with the
+  oldest answer of the address with the most bytes is closed.
 - One scrape runs at a time and serves all waiting clients; then none runs for `REST` times as long as it took.
 - TLS handshakes, a millisecond of the event loop each, begin at most once per `HANDSHAKE_PAUSE_S`, addresses in turn,
-  and may take `HANDSHAKE_S`. Beyond `MAX_CONNECTIONS`, the oldest one of the address that has most is ended.
+  and may take `HANDSHAKE_S`. Beyond `MAX_CONNECTIONS`, the oldest one of the address with the most is ended.
 - `access` checks passwords and tokens, in a worker thread, addresses in turn.
 """
 
@@ -174,14 +174,14 @@ class HttpListener:
         raise trio.BrokenResourceError("abandoned in favour of others")
 
     def _abandon_oldest(self) -> None:
-        """End the oldest handshake of the address that has the most."""
+        """End the oldest handshake of the address with the most."""
         (address, _), *_ = Counter(self._shaking.values()).most_common(1)
         scope = next(each for each, peer in self._shaking.items() if peer == address)
         del self._shaking[scope]
         scope.cancel()
 
     def _close_idle(self) -> None:
-        """Close the connection that has been idle longest, of the address that has the most."""
+        """Close the longest idle connection of the address with the most connections."""
         counts = Counter([caller.peer[0] for caller in self._connections.values()])
         (address, _), *_ = counts.most_common(1)
         candidates = [connection for connection, caller in self._connections.items() if caller.peer[0] == address]

@@ -1,4 +1,4 @@
-"""Keep the public keys of token issuers, which a task reads at the start and then periodically.
+"""Keep the public keys of token issuers, which a task reads at startup and then periodically.
 
 No request waits for it. A login with an unknown key is refused and triggers a refresh, at most once per
 `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`. Keys stay valid while the issuer cannot be reached.

@@ -4,7 +4,7 @@ A handshake takes 0.6 to 1 ms of processor time, most of it in OpenSSL without t
 so the event loop has no work until a handshake is complete, however many there are and however slow.
 
 Limits: a number of concurrent handshakes, a number per address, and `LIMIT_S` for each. A client beyond them replaces
-the oldest handshake of its address, or of the address that has most. So clients that open connections and send nothing,
+the oldest handshake of its address, or of the address with the most. So clients that open connections and send nothing,
 from however many addresses, do not lock out a client whose handshake takes the usual milliseconds.
 """
 
@@ -75,8 +75,8 @@ class Handshakes:
     def begin(self, sock: socket.socket, context: ssl.SSLContext, address: str, done: Done) -> bool:
         """Begin a handshake with a client. `done` gets the transport, or the socket is closed.
 
-        If there are too many, the oldest one of this address, or of the address with most, is ended. Returns whether
-        one was.
+        If there are too many, the oldest one of this address, or of the address with the most, is ended. Returns
+        whether one was.
         """
         if not self._workers:
             self._token = trio.lowlevel.current_trio_token()

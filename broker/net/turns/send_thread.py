@@ -35,7 +35,7 @@ class SharedSends:
         self._is_open = False
 
     def __bool__(self) -> bool:
-        """Whether there are, or will be, results to take."""
+        """Return whether there are, or will be, results to take."""
         return self._worker is not None and len(self._worker) > 0
 
     def open(self, replies: int, turn_s: float) -> None:

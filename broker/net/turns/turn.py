@@ -12,10 +12,10 @@ A request that cannot be answered in its turn is *pending*: it keeps its positio
 `due` schedules the connection when the response is ready. Only async handlers and disk reads run in tasks.
 
 Bounds: a turn begins requests for at most `RECEIVE_S`, then it writes, and answers for at most `FINISH_S`. A connection
-begins at most `request_handling.MAX_REQUESTS` in a turn. Its further requests wait in a backlog, and so do replies for
-which a turn has no time. Connections that became ready or due in this turn take precedence over the backlog for at
-least half of the time. So a client with one request waits for one or two turns, however many others send without
-waiting for replies, or are closed together. Other tasks run every `STRETCH_S`.
+begins at most `request_handling.MAX_REQUESTS` in a turn. Further requests, and replies for which a turn has no time,
+wait in a backlog. Connections that became ready or due in this turn take precedence over the backlog for at least half
+of the time. So a client with one request waits for one or two turns, however many others send without waiting for
+replies, or are closed together. Other tasks run every `STRETCH_S`.
 """
 
 import logging
