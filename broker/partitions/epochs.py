@@ -1,4 +1,4 @@
-"""Assign leader epochs to logs that this broker leads. The log layer never begins an epoch by itself."""
+"""Assign leader epochs to logs that this broker leads. The log layer never begins an epoch on its own."""
 
 from warmlog.broker.log.log_state import HighWatermarkSource
 from warmlog.broker.log.partition_log import PartitionLog

@@ -239,7 +239,7 @@ class Partition:
         return result
 
     def is_in_memory(self, piece: FileSlice, length: int) -> bool:
-        """Whether the first `length` bytes of a slice are resident, which the slice then records. Raises OSError."""
+        """Return whether the first `length` bytes of a slice are resident; the slice records it. Raises OSError."""
         if self._residency.missing_pages(piece.descriptor, piece.position, length, "log"):
             return False
         piece.warm_length = length

@@ -164,7 +164,7 @@ class Partitions:
         return partition_or_none
 
     def will_lead(self, topic: str, partition: int) -> bool:
-        """Whether this broker was elected to lead a partition that `get` does not find, and is preparing its log."""
+        """Return whether this broker was elected to lead a partition, and is still preparing its log for `get`."""
         known = self._map.topics.get(topic)
         if known is None or self._node.is_alone or self._node.is_fenced or (topic, partition) in self._map.offline:
             return False
@@ -178,7 +178,7 @@ class Partitions:
         return served
 
     def is_pending(self, topic: str) -> bool:
-        """Whether a topic is being created and its partitions are not available yet."""
+        """Return whether a topic is being created and its partitions are not available yet."""
         return topic in self._map.pending
 
     def missing(self, topic: str, partition: int) -> LogError | UnknownTopicError | NotLeaderError:
@@ -194,7 +194,7 @@ class Partitions:
         return UnknownTopicError(f"no partition {topic}-{partition}")
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether a partition exists in a data directory that is offline."""
+        """Return whether a partition exists in a data directory that is offline."""
         return (topic, partition) in self._map.offline
 
     @property
@@ -208,7 +208,7 @@ class Partitions:
         return not self._node.is_alone
 
     def exists(self, topic: str, partition: int) -> bool:
-        """Whether a partition exists, on any broker, online or not."""
+        """Return whether a partition exists, on any broker, online or not."""
         known = self._map.topics.get(topic)
         return known is not None and 0 <= partition < known.partitions
 
@@ -218,7 +218,7 @@ class Partitions:
         return self._map.topics
 
     def has(self, topic: str) -> bool:
-        """Whether a topic exists."""
+        """Return whether a topic exists."""
         return topic in self._map.topics
 
     def topic(self, name: str) -> Topic | None:
@@ -230,7 +230,7 @@ class Partitions:
         return self._map.name_of(topic_id)
 
     def was_deleted(self, topic_id: bytes) -> bool:
-        """Whether a topic is known to have been deleted: since startup, or before it if data of it was left."""
+        """Return whether a topic is known to have been deleted: since startup, or before it if data of it was left."""
         return self._map.was_deleted(topic_id)
 
     def watch_topics(self, changed: Callable[[str], None]) -> None:
@@ -357,11 +357,11 @@ class Partitions:
         await self._replica_logs.drop(partition)
 
     def may_be_offline(self, topic: str, index: int) -> bool:
-        """Whether a partition without a log here may have one in an offline data directory."""
+        """Return whether a partition without a log here may have one in an offline data directory."""
         return self._storage.directories.is_offline(topic, index)
 
     def was_cut(self, topic: str, index: int) -> bool:
-        """Whether a log is shorter than at the last clean stop."""
+        """Return whether a log is shorter than at the last clean stop."""
         return (topic, index) in self._storage.cut
 
     @property

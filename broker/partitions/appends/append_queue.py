@@ -104,10 +104,9 @@ class AppendQueue:
         """Queue batches of a source for the end of the log.
 
         They are validated and get their offsets immediately, and are written by the next `write_queued`. Large
-        compressed
+        compressed batches are first decompressed by a thread; these, and the appends behind them, are validated later,
+        and errors that this method would raise are then the outcome of the Append.
 
-        batches are first decompressed by a thread; these, and the appends behind them, are validated later, and errors
-        that this method would raise are then the outcome of the Append.
         A transaction may begin only with a `guard` that `Producers.guards` returned before the coordinator was queried,
         and that no marker has invalidated since.
 

@@ -1,7 +1,7 @@
 """Decompress and validate compressed batches before they are appended: small ones on the loop, others in threads.
 
 Like Kafka, the broker decompresses every batch that a producer sends (`docs/formats.md`). A small batch takes some ten
-microseconds, less than passing it to a thread. A large one may expand to 128 MiB, whatever its header says.
+microseconds, less than passing it to a thread. A large one may expand to 128 MiB, regardless of its header.
 
 Invariants:
 1. Between two writes the event loop opens batches for about `LOOP_SECONDS` at most, each of at most `LOOP_OPENED_BYTES`
@@ -53,7 +53,7 @@ class Lane(Protocol):
 
 
 class BatchOpener:
-    """Open batches for all partitions. Belongs to the event loop."""
+    """Opens batches for all partitions. Belongs to the event loop."""
 
     def __init__(self, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
         """Use `spawn` to run async functions in the background to their end."""

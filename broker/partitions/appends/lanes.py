@@ -2,7 +2,7 @@
 
 Invariants:
 1. Appends of one source (a connection) are planned in the order of their arrival.
-2. A marker is planned after all appends that arrived before it, whatever their sources.
+2. A marker is planned after all appends that arrived before it, of any source.
 """
 
 from collections import deque
@@ -94,7 +94,7 @@ class Lanes:
         return not self._lanes and not self._markers
 
     def holds(self, source: Hashable) -> bool:
-        """Whether appends of a source are waiting, so that further ones must wait behind them."""
+        """Return whether appends of a source are waiting, so that further ones must wait behind them."""
         return source in self._lanes
 
     def add(self, append: Append, records: bytes | memoryview, origin: Origin, guard: int, source: Hashable) -> None:

@@ -63,9 +63,9 @@ class LogFlushes:
             await self._tasks.changed()
 
     def flush_recovered(self) -> None:
-        """Flush, in the background, closed segments that recovery checked and whose rolls had not flushed them.
+        """Flush, in the background, sealed segments that recovery checked and whose rolls had not flushed them.
 
-        Compaction waits for this, and otherwise the next recovery would check them again.
+        Compaction waits for this flush. Without it, the next recovery would check these segments again.
         """
         if self.log.recovery is not None and self.log.durability.recovery_point < self.log.active_base_offset:
             self._tasks.spawn(self._flush_recovered)

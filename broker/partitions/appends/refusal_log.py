@@ -14,7 +14,7 @@ PAUSE_S = 10.0
 
 
 class RefusalLog:
-    """Log rejected appends of the log or resource called `name`, and the end of the rejections."""
+    """Logs rejected appends of the log or resource called `name`, and the end of the rejections."""
 
     __slots__ = ("_count", "_name", "_next_at", "is_active")
 

@@ -77,13 +77,13 @@ class Replication(Protocol):
         """Whether the high watermark is known to cover all records of earlier leaders (KIP-207)."""
 
     def is_follower(self, broker: int) -> bool:
-        """Whether another broker has a replica, or gets one."""
+        """Return whether another broker has a replica, or gets one."""
 
     def is_latest(self, broker: int, epoch: int) -> bool:
-        """Whether a broker's latest registration in the image has this epoch."""
+        """Return whether a broker's latest registration in the image has this epoch."""
 
     def is_throttled(self, broker: int) -> bool:
-        """Whether a follower gets no records now, because it is not in sync and the replication rate is exceeded."""
+        """Return whether a follower gets no records now: it is not in sync, and the replication rate is exceeded."""
 
     @property
     def has_follower_readers(self) -> bool:

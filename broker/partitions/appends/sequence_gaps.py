@@ -1,4 +1,4 @@
-"""Distinguish sequence gaps of idempotent producers that refusals caused from errors of the producers.
+"""Distinguish sequence gaps caused by refused appends from errors of idempotent producers.
 
 A producer may have several batches in flight. If only the first of two was refused, through no fault of the producer,
 the second one follows a gap. It is refused as well, and the producer sends both again.

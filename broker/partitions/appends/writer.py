@@ -1,6 +1,6 @@
 """Shared by all partitions: the queues to write, background tasks, and each data directory's workers.
 
-Invariant: background tasks are completed even if the broker is cancelled, so that no write or roll is left half done.
+Invariant: background tasks are completed even if the broker is cancelled, so that no write or roll is left incomplete.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ class Queued(Protocol):
 
 
 class Writer:
-    """Write the queued appends of all partitions. Belongs to the event loop.
+    """Writes the queued appends of all partitions. Belongs to the event loop.
 
     Call `write_queued()` after queueing several appends, so that they are written together.
     """
@@ -55,7 +55,7 @@ class Writer:
         return workers
 
     def is_idle(self) -> bool:
-        """Whether no worker of any data directory is busy."""
+        """Return whether no worker of any data directory is busy."""
         return not any(each.writes.borrowed_tokens + each.upkeep.borrowed_tokens for each in self._disks.values())
 
     def enlist(self, partition: Queued) -> None:

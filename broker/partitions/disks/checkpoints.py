@@ -16,7 +16,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 
 class Checkpoints:
-    """Write the checkpoints of the current logs."""
+    """Writes the checkpoints of the current logs."""
 
     def __init__(self, directories: DataDirectories, logs: Callable[[], Iterable[PartitionLog]]) -> None:
         self._directories = directories
@@ -28,7 +28,7 @@ class Checkpoints:
         await self._each(directories, self._directories.write_checkpoints)
 
     async def write_log_starts(self, directories: Collection[DataDirectory]) -> None:
-        """Write log start offsets only, so that deleted records stay deleted. Raises OSError, as `write`."""
+        """Write log start offsets only, so that deleted records stay deleted. Raises OSError, as `write` does."""
         await self._each(directories, self._directories.write_log_starts)
 
     async def forget_stale(self, directories: Collection[DataDirectory], keys: Collection[TopicPartition]) -> None:

@@ -234,7 +234,7 @@ class Storage:
         return log
 
     def _keep_topic_id(self, topic: Topic, log: PartitionLog) -> bool:
-        """Write the topic's id to `partition.metadata` unless it is there; return whether it was written.
+        """Write the topic's id to `partition.metadata` unless the file has it; return whether it was written.
 
         A directory copied from another cluster has a different id. Unreadable files are replaced, too. In a cluster
         only the id shows which topic the records belong to, so the file is synced. Raises OSError.

@@ -71,7 +71,7 @@ class DropBehind:
         return bool(self._files)
 
     def knows(self, descriptor: OpenFile) -> bool:
-        """Whether a file has ranges that are not yet dropped."""
+        """Return whether a file has ranges that are not yet dropped."""
         return descriptor.identity() in self._files
 
     def brought(self, consumer: Hashable, descriptor: OpenFile, start: int, end: int) -> None:

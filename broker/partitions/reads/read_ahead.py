@@ -8,8 +8,8 @@ A piece is the part of a file that one read covers; a lookup is work that reads 
 headers). The bytes read are discarded: the goal is to have them in the page cache, from which sendfile sends them.
 
 Invariants:
-1. At most `threads` reads run at a time, and at most `ahead_bytes` of a file are read for a consumer beyond what it
-   waits for.
+1. At most `threads` reads run at a time, and at most `ahead_bytes` of a file are read for a consumer beyond the bytes
+   that it waits for.
 2. Bytes that are queued or being read are read once: a second request waits for the first one's piece. If a lookup, or
    a read that began before the request, fails, the request reads again, because the disk may have recovered.
 3. A range being read is `busy`, and the residency gate reports it as cold: the kernel already counts its pages as
@@ -120,7 +120,7 @@ class ReadAhead:
     # -- reads in progress --
 
     def is_busy(self, descriptor: OpenFile, position: int, length: int) -> bool:
-        """Whether pages of a range are being read or queued."""
+        """Return whether pages of a range are being read or queued."""
         if not self._files:
             return False
         start, end = position // PAGESIZE * PAGESIZE, -(-(position + length) // PAGESIZE) * PAGESIZE

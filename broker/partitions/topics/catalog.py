@@ -116,7 +116,7 @@ class Catalog:
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the brokers of a partition that exists.
 
-        A leader whose registration has ended counts as none until another one is elected. A broker by itself leads all
+        A leader whose registration has ended counts as none until another one is elected. A standalone broker leads all
         online partitions.
         """
         if self._node.is_alone:
@@ -129,7 +129,7 @@ class Catalog:
         return _info(self._image, state)
 
     def _own_epoch(self, topic: Topic, index: int) -> int:
-        """Return the log's leader epoch, on a broker by itself; UNKNOWN_EPOCH if it is offline."""
+        """Return the log's leader epoch, on a standalone broker; UNKNOWN_EPOCH if it is offline."""
         partition = self._map.partitions.get((topic.name, index))
         return UNKNOWN_EPOCH if partition is None else partition.log.epochs.current
 

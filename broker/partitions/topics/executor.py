@@ -1,6 +1,6 @@
 """The interface of classes that carry out changes of topics.
 
-`OwnTopics` does so on a broker by itself, which creates and removes all logs; `SharedTopics` in a cluster, where each
+`OwnTopics` does so on a standalone broker, which creates and removes all logs; `SharedTopics` in a cluster, where each
 broker creates the logs of its replicas when they appear in its image.
 """
 
@@ -35,7 +35,7 @@ class Executor(ABC):
 
     @abstractmethod
     def place(self, wanted: Placement, /) -> Assignment | None:
-        """Return the replicas of a new topic; None on a broker by itself. Raises RefusedError, NoSpaceError."""
+        """Return the replicas of a new topic; None on a standalone broker. Raises RefusedError, NoSpaceError."""
 
     @abstractmethod
     async def create(self, topics: Sequence[Topic], answer_after_s: float, /) -> Failures:
@@ -65,7 +65,7 @@ class Executor(ABC):
         """Return the replicas of the partitions that a topic gains by growing to a count. Raises RefusedError."""
         return ()
 
-    def check_settings(self, changed: Mapping[str, str]) -> None:  # noqa: B027  # a broker by itself needs no agreement
+    def check_settings(self, changed: Mapping[str, str]) -> None:  # noqa: B027  # a standalone broker need not agree
         """Raise SettingError if a setting cannot be changed for this broker only."""
 
     def changing(self, _: str, /) -> AbstractAsyncContextManager[None]:

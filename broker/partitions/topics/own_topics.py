@@ -1,4 +1,4 @@
-"""Carry out changes of topics on a broker by itself, many at a time, including those of their logs.
+"""Carry out changes of topics on a standalone broker, many at a time, including those of their logs.
 
     create   commit to the store, in one write | create the directories in workers | publish
     delete   mark in the store, in one write | unpublish | rename the directories in workers | remove the mark
@@ -59,7 +59,7 @@ class _Request:
 
 
 class OwnTopics(Executor):
-    """Carries out changes on a broker by itself."""
+    """Carries out changes on a standalone broker."""
 
     def __init__(
         self,

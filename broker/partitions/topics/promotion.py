@@ -21,7 +21,7 @@ async def lead(partitions: Sequence[Partition], known_epochs: Mapping[int, int])
     """Begin a leader epoch in each partition, and abort its open transactions. Raises OSError.
 
     `known_epochs`: the latest epochs of the source by partition; new ones follow them. The transactions' coordinators
-    are at the source, so they would stay open here.
+    are at the source, so the transactions would otherwise stay open here.
     """
     for partition in partitions:
         partition.mirror_of = None

@@ -168,7 +168,7 @@ class ReplicaLogs:
                 self._storage.directories.forget(name, index)
 
     async def _is_left(self, topic: str, index: int) -> bool:
-        """Whether the directory of a dropped replica still has its name, if its disk can be read."""
+        """Return whether the directory of a dropped replica still has its name, if its disk can be read."""
         directories = self._storage.directories
         holder = directories.holder(topic, index)
         if holder is None or directories.is_offline(topic, index):

@@ -217,6 +217,6 @@ class SharedTopics(Executor):
 
 
 def _is_begun(image: ClusterImage, topic: Topic) -> bool:
-    """Whether this creation of a topic has begun and lacks partitions."""
+    """Return whether this creation of a topic has begun and lacks partitions."""
     state = image.topics.get(topic.name)
     return state is not None and state.id == topic.id and state.status is TopicStatus.CREATING

@@ -76,7 +76,7 @@ class TopicMap:
             del self._deleted[next(iter(self._deleted))]
 
     def was_deleted(self, topic_id: bytes) -> bool:
-        """Whether the topic with this id is known to have been deleted."""
+        """Return whether the topic with this id is known to have been deleted."""
         return topic_id in self._deleted
 
     def forget(self, topic: Topic) -> None:

@@ -39,7 +39,7 @@ Change: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]  # maps old
 
 
 class Topics:
-    """Change topics and settings, and follow their changes. Belongs to the event loop."""
+    """Changes topics and settings, and follows their changes. Belongs to the event loop."""
 
     def __init__(
         self, node: StoreNode, topics: TopicMap, settings: LiveSettings, configs: LogConfigs, executor: Executor
@@ -66,8 +66,8 @@ class Topics:
     ) -> Topic:
         """Return the topic that `create` would create, after all checks. Uses only memory.
 
-        A replication factor of -1 means `default.replication.factor`. A broker by itself has the only replica, whatever
-        is requested.
+        A replication factor of -1 means `default.replication.factor`. A standalone broker has the only replica,
+        regardless of the request.
 
         Raises TopicExistsError, InvalidTopicError, InvalidPartitionsError, SettingError, NoSpaceError, and RefusedError
         for impossible replicas.
@@ -88,9 +88,10 @@ class Topics:
     async def create(self, topics: Sequence[Topic], *, answer_after_s: float = math.inf) -> Failures:
         """Create planned topics of distinct names, and return the failures.
 
-        The other topics are durable. A failure is one that `plan` raises, a MetadataError, or on a broker by itself the
-        LogError or OSError of a directory that could not be created. There, topics are served on return, except those
-        whose directories were not created within `answer_after_s` (until then they are in `TopicMap.pending`).
+        The other topics are durable. A failure is one that `plan` raises, a MetadataError, or on a standalone broker
+        the LogError or OSError of a directory that could not be created. A standalone broker serves the topics on
+        return, except those whose directories were not created within `answer_after_s` (they stay in `TopicMap.pending`
+        until they are created).
         """
         return await self._executor.create(topics, answer_after_s)
 
@@ -240,7 +241,7 @@ class Topics:
             self.take_settings()
 
     def _note_deleted(self, image: ClusterImage, gone: Iterable[UUID]) -> None:
-        """Record deleted topics with data that is, or was until now, left: there may also be committed offsets."""
+        """Record deleted topics whose data still exists, or did so until now: there may also be committed offsets."""
         for topic_id in gone:
             if topic_id not in image.names:  # otherwise it is being deleted, or was recreated
                 self._map.note_deleted(topic_id.bytes)
@@ -316,5 +317,5 @@ def _changed_resource(
 
 
 def _is_deleted(topic_id: UUID, state: TopicState | None) -> bool:
-    """Whether the topic with this id is (being) deleted, given the topic that has its name now."""
+    """Return whether the topic with this id is (being) deleted, given the topic that has its name now."""
     return state is None or state.id != topic_id or state.status is TopicStatus.DELETING
