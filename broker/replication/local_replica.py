@@ -116,7 +116,7 @@ class LocalReplica:
         return self.leader_epoch != NO_EPOCH
 
     def is_in_role(self, state: PartitionState) -> bool:
-        """Whether it has the role that a state gives it."""
+        """Return whether it has the role that a state gives it."""
         if not self.is_sound:
             return not self.leads and self.copy is None
         if self.is_mine(state):
@@ -137,7 +137,7 @@ class LocalReplica:
         self._shared.wanted((self.partition.topic, self.partition.index))
 
     def is_mine(self, state: PartitionState) -> bool:
-        """Whether this broker leads."""
+        """Return whether this broker leads."""
         node, leader = self._shared.node, state.leader
         if leader is None or leader.broker != node.id or node.is_fenced:
             return False
@@ -209,7 +209,7 @@ class LocalReplica:
         return True
 
     def needs_renewal(self, state: PartitionState) -> bool:
-        """Whether this broker leads a mirrored partition and has to begin another epoch."""
+        """Return whether this broker leads a mirrored partition and has to begin another epoch."""
         if not self.is_sound or not self.is_mine(state) or self.source_in(state) is None:
             return False
         if self.partition.log.epochs.latest > state.leader_epoch:  # the store was restored from a backup
@@ -217,7 +217,7 @@ class LocalReplica:
         return self.renewal is not None and self.leader_epoch == state.leader_epoch
 
     def is_to_be_promoted(self, state: PartitionState) -> bool:
-        """Whether this broker leads in the state's epoch and the topic is being promoted."""
+        """Return whether this broker leads in the state's epoch and the topic is being promoted."""
         topic = self._shared.node.image.topics.get(self.partition.topic)
         is_promoting = topic is not None and topic.mirror is not None and topic.mirror.is_promoting
         return is_promoting and state.promoted_at is None and self.leads and self.is_in_role(state)
@@ -296,7 +296,7 @@ class LocalReplica:
         return self.leads if self.copy is None else self.is_in_sync and self.copy.problem is not None
 
     def _take_throttle(self) -> None:
-        """Throttle what this replica sends or receives if the topic's settings say so."""
+        """Throttle sending or receiving by this replica if the topic's settings require it."""
         shared, partition = self._shared, self.partition
         topic = shared.node.image.topics.get(partition.topic)
         configs: Mapping[str, str] = {} if topic is None else topic.configs

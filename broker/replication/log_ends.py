@@ -36,7 +36,7 @@ class LogEnds:
     async def ask(self, key: TopicIdPartition, members: Sequence[Member]) -> Mapping[Member, LogEnd]:
         """Return the log end offsets of these brokers.
 
-        Brokers that do not answer, whose log has failed, or that have registered again since, are left out.
+        Brokers that do not answer, whose log has failed, or that have registered again since, are omitted.
         """
         log_ends: dict[Member, LogEnd] = {}
         name, state = self._node.image.names.get(key.topic_id), self._node.image.partitions.get(key)

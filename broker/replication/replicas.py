@@ -10,7 +10,7 @@ Invariants:
 1. One task at a time works on a replica, and no other task changes its role, except that `end` may be called any time.
 2. A replica that has lost its records, or its disk, has no role until it has left ISR and ELR (`disown`). Its role ends
    as soon as the loss is detected, before the log can be used again.
-3. A log is used for the topic id that its directory names, or not at all: its role ends the moment the image gives its
+3. A log is used for the topic id that its directory names, or not at all: its role ends as soon as the image gives its
    name to another topic, since requests are compared with the image.
 4. A failed step is retried while other replicas continue. A change of roles does not wait for their disks.
 
@@ -367,7 +367,7 @@ class Replicas:
         return None if state is None or self._node.id not in state.replicas else (key, state)
 
     def _is_new(self, state: PartitionState) -> bool:
-        """Whether a partition was just assigned to this broker, so that there cannot be a log of it yet."""
+        """Return whether a partition was just assigned to this broker, so that there cannot be a log of it yet."""
         mine = self._member_of(state)
         return self._node.id in state.adding or (mine is not None and mine.epoch >= self._first_epoch)
 

@@ -6,7 +6,7 @@ partition that it leads proves that another leader was elected: then the broker 
 again. Its clients get NOT_LEADER_OR_FOLLOWER and switch to the others, instead of waiting for acknowledgements that
 cannot come.
 
-A later leader epoch is proof whatever the other broker's image is: epochs only grow.
+A later leader epoch is proof regardless of the other broker's image: epochs only grow.
 """
 
 import logging

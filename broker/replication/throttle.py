@@ -21,7 +21,7 @@ class Throttle:
         self._since = 0.0  # on trio's clock
 
     def at_most(self, max_bytes: int) -> int:
-        """Return how much to fetch in one request: what the rate allows in a second, so that no wait is long."""
+        """Return how much to fetch in one request: as much as the rate allows in a second, so that no wait is long."""
         rate = self._rate()
         return min(max_bytes, rate) if rate else max_bytes
 

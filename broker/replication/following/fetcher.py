@@ -380,7 +380,7 @@ class Fetcher:
             self._pause(following)  # the next fetch would have the same result
 
     def _is_held_up(self, following: Following) -> bool:
-        """Whether the replication rate is exceeded; then fetching pauses briefly."""
+        """Return whether the replication rate is exceeded; then fetching pauses briefly."""
         throttled_s = following.replica.throttled_s
         if throttled_s > 0:
             following.resume_at = trio.current_time() + min(throttled_s, MAX_SLEEP_S)

@@ -4,7 +4,8 @@ A partition is copied to a `Replica`; nothing here knows logs.
 
 Invariants:
 1. A replica is used by one fetcher at a time, in the order of the fetches: a partition that moves to another leader, or
-   whose leader begins another epoch, is fetched from there only after what the old one sent has been taken or dropped.
+   whose leader begins another epoch, is fetched from there only after the results of the old one have been taken or
+   dropped.
 2. An error of one partition pauses or ends that partition only. Pauses grow until a fetch of it succeeds.
 3. Fetchers handle errors that other metadata or time can cure; the replica decides on all others.
 """
@@ -68,7 +69,7 @@ class Follower:
         return following
 
     def follows(self, topic: str, partition: int) -> bool:
-        """Whether a partition is, or will be, fetched."""
+        """Return whether a partition is, or will be, fetched."""
         return (topic, partition) in self._followed
 
     def heard_at(self, topic: str, partition: int, now: float) -> float | None:
@@ -162,5 +163,5 @@ class Follower:
 
 
 def _is_another(topic_id: bytes, followed: bytes) -> bool:
-    """Whether two topic ids are known and different."""
+    """Return whether two topic ids are known and different."""
     return NO_TOPIC_ID not in {topic_id, followed} and topic_id != followed

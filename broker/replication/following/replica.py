@@ -296,7 +296,7 @@ class PartitionReplica:
     async def _cut(self, announce: Callable[[], None], cut: Callable[[], None]) -> bool:
         """Announce a truncation, checkpoint it and truncate; return False while another task rearranges the segments.
 
-        The truncation runs on the event loop: readers must not see it half done. Raises OSError.
+        The truncation runs on the event loop: readers must not see an incomplete truncation. Raises OSError.
         """
         partition = self._partition
         with partition.rearranging() as scope:

@@ -48,7 +48,7 @@ class KnownBrokers(Brokers, Protocol):
 
 
 class Deadlines(Protocol):
-    """One timer for many appends; see `broker.net.deadlines`."""
+    """One timer for many appends; see `broker.net.turns.deadlines`."""
 
     def add(self, waiting: ReplicatedAppend, delay_s: float) -> int:
         """Call `waiting.expire()` after a delay; return a key for `remove`."""
@@ -75,7 +75,7 @@ class PartitionLeader:
     ) -> None:
         """Prepare to lead in the state's epoch, which was assigned to the log. `propose` must not wait.
 
-        `min_isr`, by `cluster.rules.min_isr`, is of the same image as the state, and so are those of `update`.
+        `min_isr`, by `cluster.rules.min_isr`, is from the same image as the state, here and in `update`.
         """
         log = partition.log
         assert log.epochs.current == state.leader_epoch, "assigned by the caller, who writes the epochs"
@@ -257,15 +257,15 @@ class PartitionLeader:
         return self.progress.has_reached_epoch_start
 
     def is_follower(self, broker: int) -> bool:
-        """Whether another broker has a replica, or gets one."""
+        """Return whether another broker has a replica, or gets one."""
         return broker in self.progress.followers
 
     def is_latest(self, broker: int, epoch: int) -> bool:
-        """Whether a broker's latest registration in the image has this epoch."""
+        """Return whether a broker's latest registration in the image has this epoch."""
         return self._brokers.is_latest(Member(broker, epoch))
 
     def is_throttled(self, broker: int) -> bool:
-        """Whether a follower gets no records now, because it is not in sync and the replication rate is exceeded.
+        """Return whether a follower gets no records now: it is not in sync, and the replication rate is exceeded.
 
         Followers in sync are counted but never throttled: they would leave the ISR. Source: kafka.server.ReplicaManager
         (shouldLeaderThrottle).

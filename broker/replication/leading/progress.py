@@ -34,13 +34,13 @@ class Brokers(Protocol):
     """The cluster's knowledge of its brokers."""
 
     def is_good(self, member: Member) -> bool:
-        """Whether a broker's data still continues the history that it had at this epoch."""
+        """Return whether a broker's data still continues the history that it had at this epoch."""
 
     def may_join(self, member: Member) -> bool:
-        """Whether this is the current epoch of a broker that is not about to stop."""
+        """Return whether this is the current epoch of a broker that is not about to stop."""
 
     def is_latest(self, member: Member) -> bool:
-        """Whether this is the latest epoch of a broker, whether or not its registration has ended."""
+        """Return whether this is the latest epoch of a broker, whether or not its registration has ended."""
 
 
 class Proposal(NamedTuple):
@@ -227,7 +227,7 @@ class Progress:
         )
 
     def _is_candidate(self, follower: FollowerProgress) -> bool:
-        """Whether a follower is an assigned replica outside of the ISR with a known epoch."""
+        """Return whether a follower is an assigned replica outside of the ISR with a known epoch."""
         broker = follower.broker
         return follower.epoch != NO_EPOCH and broker in self.state.replicas and broker not in self.in_sync
 

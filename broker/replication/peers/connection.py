@@ -5,7 +5,7 @@ them. A request that waits at the broker, such as a fetch, delays the responses 
 
 Invariants:
 1. The first error closes the connection: a response that is late, too large, malformed or out of order, a request sent
-   in part. All pending requests then fail with that error, and so do later ones.
+   in part. All pending and later requests then fail with that error.
 2. No memory is allocated for a response of more than `max_response_bytes`.
 3. The response to a request whose caller was cancelled is read, but not decoded.
 """
@@ -129,11 +129,11 @@ class PeerConnection:
         return self.failure is None
 
     def supports(self, api: PeerApi[Any, Any], version: int) -> bool:
-        """Whether a version of an API can be used."""
+        """Return whether a version of an API can be used."""
         return self._protocol.supports(api, version)
 
     async def ask(self, api: PeerApi[Q, R], request: Q, *, waits_s: float = 0.0) -> R:
-        """Send a request and return its response. `waits_s`: how long the peer may wait on purpose. Raises PeerError.
+        """Send a request and return its response. `waits_s`: how long the peer may delay it. Raises PeerError.
 
         Cancelling it keeps the connection, unless part of the request has been sent.
         """
