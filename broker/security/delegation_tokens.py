@@ -1,4 +1,4 @@
-"""Delegation tokens: secrets with an expiry, with which programs log in as the user that created them (KIP-48).
+"""Delegation tokens: secrets with an expiry, by which programs log in as the user that created them (KIP-48).
 
     id      random; the name with which a client logs in by SCRAM, with the extension tokenauth=true
     hmac    HMAC-SHA-512 of the id with `delegation.token.secret.key`; in base64 it is the password

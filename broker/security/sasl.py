@@ -124,11 +124,11 @@ class Login:
         return None if self.principal is not None else self.rules.max_frame_bytes
 
     def overdue(self, now: float) -> bool:
-        """Whether the client has taken too long to log in."""
+        """Return whether the client has taken too long to log in."""
         return self.principal is None and now > self.deadline
 
     def has_expired(self) -> bool:
-        """Whether the time to re-authenticate has passed."""
+        """Return whether the time to re-authenticate has passed."""
         return self.expires_at is not None and self.rules.clock() > self.expires_at
 
     def choose(self, mechanism: str, users: Users, *, is_raw: bool = False) -> None:

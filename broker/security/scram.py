@@ -59,7 +59,7 @@ class ScramCredential(Struct, frozen=True, kw_only=True, gc=False):
         )
 
     def fits(self, mechanism: Mechanism, password: str) -> bool:
-        """Return whether a password is right. Slow on purpose (PBKDF2), without the GIL."""
+        """Return whether a password is right. Intentionally slow (PBKDF2), without the GIL."""
         salted = mechanism.salted_password(password, self.salt, self.iterations)
         return hmac.compare_digest(mechanism.stored_key(salted), self.stored_key)
 
@@ -253,7 +253,7 @@ class PlainServer:
         self._most_iterations = self._unknown.most_iterations(self._mechanism)
 
     def check(self) -> bool:
-        """Return whether the password is right. Slow on purpose (PBKDF2), without the GIL."""
+        """Return whether the password is right. Intentionally slow (PBKDF2), without the GIL."""
         credential, mechanism = self._credential, self._mechanism
         assert credential is not None
         is_right = credential.fits(mechanism, self._password)

@@ -156,7 +156,7 @@ class TokenChecker:
 
 
 def read_keys(data: bytes) -> tuple[Keys, list[str]]:
-    """Read a JSON Web Key Set. Return the keys that verify signatures, and why others are left out.
+    """Read a JSON Web Key Set. Return the keys that verify signatures, and why others are not used.
 
     For a worker thread. Raises KeysError.
     """

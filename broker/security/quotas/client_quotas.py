@@ -1,8 +1,8 @@
 """Measure the bytes and time of clients, and compute how long those above their quotas have to pause.
 
-A share is what a quota applies to: a user, a client id, or a pair of both (`entities.Limit`). Its `Rate` exists while
-it is used. Clients can invent any number of client ids, so the number of shares and the length of their names are
-bounded.
+A share is the unit that a quota applies to: a user, a client id, or a pair of both (`entities.Limit`). Its `Rate`
+exists while it is used. Clients can invent any number of client ids, so the number of shares and the length of their
+names are bounded.
 
 Time spent for a client is added to `Client.worked_s`, and charged with its next request.
 
@@ -152,7 +152,8 @@ class ClientQuotas:
     def mutate(self, client: Client, partitions: int, *, is_strict: bool) -> bool:
         """Record partitions that a client creates or deletes; return whether it may. Sets its `throttle_ms`.
 
-        A client that knows the error (`is_strict`) may not while its tokens are overdrawn. Others may, and then pause.
+        A client that knows the error (`is_strict`) is refused while its tokens are overdrawn; others are allowed to,
+        and then have to pause.
         """
         now = self._now()
         entry = self._share(CONTROLLER_MUTATION_RATE, client, now)

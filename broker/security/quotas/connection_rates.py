@@ -1,8 +1,8 @@
 """Limit the rate of new connections: of the broker, each listener, and each address.
 
-A connection above its address's rate is closed after a pause, and does not count otherwise. One above the rate of its
-listener or of the broker waits, and so do those behind it. Rates are measured like those of clients, and no pause is
-longer than one window.
+A connection above its address's rate is closed after a pause, and does not count otherwise. A connection above the rate
+of its listener or of the broker waits, with all connections behind it. Rates are measured like those of clients, and no
+pause is longer than one window.
 
 Source: kafka.network.ConnectionQuotas. There, a connection of an address above its rate waits for its listener first.
 """
