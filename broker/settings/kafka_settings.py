@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 # The kinds of resources, besides brokers and topics, that have settings in Kafka.
 ResourceKind = Literal["group", "client-metrics"]
-# A broker that ignored one of these would listen at other addresses than configured, or admit excluded clients.
+# A broker that ignored one of these would listen at addresses that were not configured, or admit excluded clients.
 _PROTECTING = frozenset({
     "security.inter.broker.protocol",
 })  # fmt: skip

@@ -208,7 +208,7 @@ def native_names(settings: Settings) -> list[str]:
 
 
 def is_of_listener(name: str) -> bool:
-    """Whether a setting is an effective setting of a listener."""
+    """Return whether a setting is an effective setting of a listener."""
     match = _PREFIXED.fullmatch(name)
     return match is not None and match[2] in OF_ONE_LISTENER
 

@@ -134,7 +134,7 @@ def _setting_of(variable: str) -> str:
 
 
 def _check_etcd(settings: Settings) -> None:
-    """Raise SettingError for settings of the connection to etcd that lack others."""
+    """Raise SettingError for settings of the connection to etcd that require missing ones."""
     for name, other in _PAIRS:
         for given, missing in ((name, other), (other, name)):
             if settings.effective(given) and not settings.effective(missing):

@@ -56,7 +56,7 @@ def sasl_settings(settings: Settings, listener: str) -> SaslSettings | None:
 
 
 def check_sasl(settings: Settings) -> None:
-    """Raise SettingError for settings of SASL that are invalid, or lack others."""
+    """Raise SettingError for settings of SASL that are invalid or require missing ones."""
     by_listener = {name: sasl_settings(settings, name) for name in listener_names(settings)}
     user, file = settings.warmlog_inter_broker_user, settings.warmlog_inter_broker_password_file
     if bool(user) != bool(file):

@@ -121,7 +121,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allow_everyone_if_no_acl_found: bool = False
 
     # a cluster
-    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https:; empty: one broker by itself
+    warmlog_cluster_etcd: str = ""  # http://HOST:PORT,... or https:; empty: a standalone broker
     warmlog_cluster_etcd_ca_file: str = ""  # the system's
     warmlog_cluster_etcd_certificate_file: str = ""
     warmlog_cluster_etcd_key_file: str = ""
@@ -415,7 +415,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def flush_check_ms(self) -> int:
         """Return the interval of checks for logs due by `flush.ms`: `log.flush.scheduler.interval.ms`.
 
-        Kafka never checks if that is not set, whatever `flush.ms` is. Here the default is one second, or less for a
+        Kafka never checks if that is not set, regardless of `flush.ms`. Here the default is one second, or less for a
         smaller `log.flush.interval.ms`.
         """
         if self.log_flush_scheduler_interval_ms < MAX_INT64:

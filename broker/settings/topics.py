@@ -212,7 +212,7 @@ def log_config(configs: Mapping[str, str], settings: Settings) -> LogConfig:
 
 
 class LogConfigs:
-    """Cache log configurations by topic settings: most topics have none of their own. Belongs to the event loop."""
+    """Caches log configurations by topic settings: most topics have none of their own. Belongs to the event loop."""
 
     def __init__(self, settings: LiveSettings) -> None:
         self._live_settings = settings

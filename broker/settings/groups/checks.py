@@ -1,8 +1,6 @@
 """Settings of consumer groups (KIP-848), share groups (KIP-932) and streams groups (KIP-1071).
 
-Each is a setting of the broker, or of a single group.
-
-Those about deliveries of records are in `share/`.
+Each is a setting of the broker, or of a single group. `deliveries.py` has the settings of deliveries of records.
 
 Source: org.apache.kafka.coordinator.group.GroupCoordinatorConfig, GroupConfig (4.4: validate).
 """
