@@ -119,7 +119,7 @@ class Deliveries:
         return delivery
 
     def is_current(self, delivery: Delivery) -> bool:
-        """Whether this broker leads the partition of a share-partition, in the same leader epoch."""
+        """Return whether this broker leads the partition of a share-partition, in the same leader epoch."""
         partition = delivery.partition
         return (
             self._partitions.get(partition.topic, partition.index) is partition

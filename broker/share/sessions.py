@@ -120,7 +120,7 @@ class ShareSessions:
         return len(self._sessions)
 
     def has_members(self, group: str) -> bool:
-        """Whether a group has a session."""
+        """Return whether a group has a session."""
         return group in self._members
 
     def get(self, group: str, member: str) -> ShareSession | None:

@@ -105,7 +105,7 @@ class Environment(Protocol):
         """Call `expire` at `wake_at_s`."""
 
     def is_current(self, delivery: "Delivery") -> bool:
-        """Whether this broker leads the partition, in the same leader epoch."""
+        """Return whether this broker leads the partition, in the same leader epoch."""
 
     def settled(self, delivery: "Delivery") -> None:
         """Handle that records were returned or acknowledged, so that the share-partition may be idle."""
@@ -135,7 +135,7 @@ class Delivery:
         self._writes = Writes(self._write, environment.spawn, lambda: environment.settled(self))
         self._waiting: OrderedDict[WaitingShareFetch, int] = OrderedDict()  # and the notification that woke them
         self._news = 0
-        self.is_committed = environment.rules(key.group).is_committed  # what it is enlisted with
+        self.is_committed = environment.rules(key.group).is_committed  # whether it is enlisted for committed records
         partition.enlist(self, committed=self.is_committed)
 
     def __repr__(self) -> str:

@@ -92,7 +92,7 @@ class Span:
         return other
 
     def is_like(self, other: "Span") -> bool:
-        """Whether `other` follows and differs only in its offsets."""
+        """Return whether `other` follows and differs only in its offsets."""
         return (
             self.last + 1 == other.first
             and self.state is other.state

@@ -146,7 +146,7 @@ class SharePartition:
         return self.next_offset
 
     def can_acquire(self) -> bool:
-        """Whether `acquire` may return records: some are available, or more may be in flight."""
+        """Return whether `acquire` may return records: some are available, or more may be in flight."""
         return self.fetch_offset() != self.next_offset or self.in_flight < self.rules.max_locks
 
     # -- changes of single spans --

@@ -34,7 +34,7 @@ class Transition:
     def add(self, first: int, last: int, state: RecordState, deliveries: int, cause: str = EXCEEDED) -> None:
         """Add offsets that get a state; they are joined with the latest ones if adjacent.
 
-        `cause`: why they go to the dead-letter topic, if the state says so.
+        `cause`: why their records go to the dead-letter topic, if the state is ARCHIVING.
         """
         extend(self.changes, StateBatch(first, last, state, deliveries))
         if state is RecordState.ARCHIVING:

@@ -24,7 +24,7 @@ _FIRST, _LAST = itemgetter(0), itemgetter(1)
 def combine(combined: Sequence[StateBatch], added: Iterable[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
     """Return a combined list with other batches, in any order, added to it.
 
-    Offsets below the start offset are left out, unless that is -1.
+    Offsets below the start offset are omitted, unless that is -1.
     """
     kept = _from_offset(combined, start_offset)
     changed = [each for batch in added if (each := _clipped(batch, start_offset)) is not None]
@@ -97,7 +97,7 @@ def _swept(ordered: Sequence[StateBatch]) -> Iterator[StateBatch]:
 
 
 def has_overlaps(batches: Sequence[StateBatch]) -> bool:
-    """Whether some of the batches overlap, or are not in order."""
+    """Return whether some of the batches overlap, or are not in order."""
     return any(later[0] <= earlier[1] for earlier, later in pairwise(batches))
 
 

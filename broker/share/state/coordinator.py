@@ -242,7 +242,7 @@ class _Pending(Generic[R]):
             self._complete.set()
 
     async def wait(self) -> None:
-        """Wait until all results are there."""
+        """Wait until all results are available."""
         if self._left:
             await self._complete.wait()
 

@@ -1,9 +1,8 @@
 """The share coordinator as a service: periodic work, and the deletion of topics.
 
     every prune interval     delete the records before the first needed one, in each log partition
-        every cold interval      write a snapshot of each state without a recent one, since the old one prevents the
-        deletion
-                             of later records
+    every cold interval      write a snapshot of each state without a recent one, since the old one prevents the
+                             deletion of later records
     topics deleted           delete the states of their share-partitions
 
 Source: org.apache.kafka.coordinator.share.ShareCoordinatorService (setupRecordPruning, setupSnapshotColdPartitions,
@@ -222,7 +221,7 @@ def _entries(shard: ShareStateShard) -> Iterator[StateEntry | None]:
 
 
 async def _is_quiet(shard: ShareStateShard) -> bool:
-    """Whether the last snapshot of every state was written because it was cold, so that nothing changes."""
+    """Return whether the last snapshot of every state was written because it was cold, so that nothing changes."""
     for entry in _entries(shard):
         if entry is None:
             await trio.lowlevel.checkpoint()

@@ -34,7 +34,7 @@ def name_of(key: SharePartitionKey) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text is such a name: a group without colons, a topic id in base64, and a number."""
+    """Return whether a text has the form of `name_of`: a group without colons, a topic id in base64, and a number."""
     group, topic_id, partition = parts if len(parts := text.split(":")) == _PARTS else ("", "", "")
     return bool(group.strip() and _TOPIC_ID.fullmatch(topic_id) and _NUMBER.fullmatch(partition))
 
