@@ -23,7 +23,7 @@ class Coordinator(Protocol):
     """The coordinator of this broker."""
 
     def leads(self, transactional_id: str) -> bool:
-        """Whether this broker coordinates an id."""
+        """Return whether this broker coordinates an id."""
 
     def partition_of(self, transactional_id: str) -> int:
         """Return the log partition of an id."""

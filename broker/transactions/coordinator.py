@@ -82,7 +82,7 @@ class Shards(Protocol):
 
 
 class TransactionCoordinator:
-    """Coordinate all transactional ids. Calls must not be concurrent."""
+    """Coordinates all transactional ids. Calls must not be concurrent."""
 
     def __init__(
         self, shards: Shards, ids: ProducerIdSource, limits: Limits, level: TransactionVersion = TransactionVersion.TV_2
@@ -135,17 +135,17 @@ class TransactionCoordinator:
     # -- requests --
 
     def knows(self, transactional_id: str) -> bool:
-        """Whether a transactional id exists; True also if another broker coordinates it."""
+        """Return whether a transactional id exists; True also if another broker coordinates it."""
         is_available = self.availability(transactional_id) is ErrorCode.NONE
         return not is_available or self._find(transactional_id) is not None
 
     def may_need_producer_id(self, transactional_id: str) -> bool:
-        """Whether a request may need a new producer id: the transactional id is new, or its epochs are used up."""
+        """Return whether a request may need a new producer id: the transactional id is new, or its epochs are used."""
         transaction = self._find(transactional_id)
         return transaction is None or transaction.metadata.is_exhausted
 
     def init_producer_id(self, request: InitRequest, waiter: Waiter, now_ms: int) -> None:
-        """InitProducerId with a transactional id."""
+        """Handle InitProducerId with a transactional id."""
         error = self._check_init(request) or self.availability(request.transactional_id)
         if error is not ErrorCode.NONE:
             self._effects.append(Answer(waiter, error))
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         version: TransactionVersion,
         now_ms: int,
     ) -> None:
-        """AddPartitionsToTxn, AddOffsetsToTxn (the group's partition), and Produce of clients that send neither.
+        """Handle AddPartitionsToTxn, AddOffsetsToTxn (the group's partition), and Produce of clients that send neither.
 
         `version`: TV_0 for requests of clients that add partitions beforehand, TV_2 for those that do not. Answered
         with POLICY_VIOLATION at a limit.
@@ -221,7 +221,7 @@ class TransactionCoordinator:
         version: TransactionVersion,
         now_ms: int,
     ) -> None:
-        """EndTxn. `version`: TV_2 for version 5 and later of the request, else TV_0."""
+        """Handle EndTxn. `version`: TV_2 for version 5 and later of the request, else TV_0."""
         transaction = self._require(transactional_id, waiter)
         if transaction is not None:
             transaction.end(producer, outcome, waiter, version=version, ids=self._ids, now_ms=now_ms)
@@ -268,7 +268,7 @@ class TransactionCoordinator:
     def abort_timed_out(self, now_ms: int) -> Iterator[None]:
         """Abort transactions that have been open for too long; yields periodically.
 
-        To be called every transaction.abort.timed.out.transaction.cleanup.interval.ms.
+        Call it every transaction.abort.timed.out.transaction.cleanup.interval.ms.
         """
         are_open = [transaction for shard in self._served() for transaction in shard.open.values()]
         for count, transaction in enumerate(are_open, 1):
@@ -281,7 +281,7 @@ class TransactionCoordinator:
     def expire(self, now_ms: int) -> Iterator[None]:
         """Remove ids that have not been used for transactional.id.expiration.ms; yields periodically.
 
-        To be called every transaction.remove.expired.transaction.cleanup.interval.ms.
+        Call it every transaction.remove.expired.transaction.cleanup.interval.ms.
         """
         unused_since_ms = now_ms - self._limits.id_expiration_ms
         for count, transaction in enumerate(self._all(), 1):

@@ -59,8 +59,8 @@ class Append(NamedTuple):
 class WriteMarkers(NamedTuple):
     """End a transaction in these partitions with a control batch; then call `TransactionCoordinator.markers_written`.
 
-    Results may be reported per partition. A partition that the catalog no longer has counts as
-    written (NONE). `version` decides whether a partition takes a marker of an epoch that it has already seen.
+    Results may be reported per partition. A partition that the catalog no longer has counts as written (NONE).
+    `version` decides whether a partition accepts a marker of an epoch that it has already seen.
     """
 
     source: EffectSource

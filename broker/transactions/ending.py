@@ -79,7 +79,7 @@ def check_end_v5(metadata: Metadata, *, is_changing: bool, producer: Producer, o
 
 
 def _is_valid(metadata: Metadata, producer: Producer, *, is_retry: bool) -> bool:
-    """Whether a client may have this epoch in this state."""
+    """Return whether a client may have this epoch in this state."""
     is_present = metadata.producer_epoch == producer.epoch
     if metadata.state in PREPARED:
         return metadata.producer_epoch == producer.epoch + 1

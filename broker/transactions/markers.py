@@ -64,7 +64,7 @@ def append_marker(partition: Partition, marker: Marker) -> Append:
 
 
 class MarkerWriter:
-    """Write markers with acks=all. Call on the event loop."""
+    """Writes markers with acks=all. Call on the event loop."""
 
     def __init__(
         self,

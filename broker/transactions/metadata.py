@@ -42,7 +42,7 @@ LAST_CLIENT_EPOCH = MAX_PRODUCER_EPOCH - 1
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether a producer id has no epoch left for a client."""
+    """Return whether a producer id has no epoch left for a client."""
     return epoch >= LAST_CLIENT_EPOCH
 
 
@@ -118,7 +118,7 @@ class Metadata:
         return is_exhausted(self.producer_epoch)
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether the transaction has been open for longer than its client allowed."""
+        """Return whether the transaction has been open for longer than its client allowed."""
         is_open = self.state is State.ONGOING and self.timeout_ms != NO_TIMEOUT_MS
         return is_open and self.started_ms + self.timeout_ms < now_ms
 

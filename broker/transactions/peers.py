@@ -57,7 +57,7 @@ class RemoteMarkers:
     def write(self, broker: int, marker: Marker, topic_partitions: Sequence[TopicPartition], written: Written) -> None:
         """Have a broker write a marker to partitions; `written` is called with the outcome of each.
 
-        It is NOT_LEADER_OR_FOLLOWER if the broker does not answer, or does not know the partition (yet).
+        The outcome is NOT_LEADER_OR_FOLLOWER if the broker does not answer, or does not know the partition (yet).
         """
         self._queue.put(broker, _Item(marker, topic_partitions, written))
 
@@ -132,7 +132,7 @@ class RemoteCoordinators:
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Have the coordinator of an id verify partitions of its transaction, or add them; return the outcome of each.
 
-        It is COORDINATOR_NOT_AVAILABLE if the broker does not answer.
+        The outcome is COORDINATOR_NOT_AVAILABLE if the broker does not answer.
         """
         question = _Question(
             PartitionsOfTransaction(

@@ -196,7 +196,7 @@ class TransactionService:
             logger.warning(text)
 
     def leads(self, transactional_id: str) -> bool:
-        """Whether this broker coordinates an id; a broker by itself coordinates all."""
+        """Return whether this broker coordinates an id; a standalone broker coordinates all."""
         return not self._partitions.is_clustered or self.runtime.leads(transactional_id)
 
     def partition_of(self, transactional_id: str) -> int:

@@ -140,7 +140,7 @@ class Transaction:
         level: TransactionVersion,
         now_ms: int,
     ) -> None:
-        """InitProducerId: assign the id to a producer and fence all earlier ones. An open transaction is aborted first.
+        """Assign the id to a producer (InitProducerId) and fence earlier ones. An open transaction is aborted first.
 
         `expected`: the producer that continues after an error (KIP-360). `level`: the broker's `transaction.version`.
         """
@@ -157,7 +157,7 @@ class Transaction:
             self._reinitialize(expected, timeout_ms, waiter, ids, now_ms)
 
     def _may_continue(self, expected: Producer) -> bool:
-        """Whether a producer with this id and epoch may be the current one; the epoch is checked later."""
+        """Return whether a producer with this id and epoch may be the current one; the epoch is checked later."""
         metadata = self.metadata
         has_moved_on = metadata.previous_producer_id == expected.id and is_exhausted(expected.epoch)
         is_new = metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -197,7 +197,7 @@ class Transaction:
         max_partitions: int,
         now_ms: int,
     ) -> None:
-        """AddPartitionsToTxn or AddOffsetsToTxn: make partitions part of the transaction, beginning one if needed.
+        """Handle AddPartitionsToTxn or AddOffsetsToTxn: add partitions to the transaction, beginning one if needed.
 
         Answered with POLICY_VIOLATION if the transaction would have more than `max_partitions`.
         """
@@ -252,7 +252,7 @@ class Transaction:
         ids: ProducerIdSource,
         now_ms: int,
     ) -> None:
-        """EndTxn: decide the outcome. Answered when that is in the log, before the markers are written.
+        """Decide the outcome (EndTxn). Answered when the outcome is in the log, before the markers are written.
 
         `version`: of the client; with TV_2 the answer has the producer of the next transaction.
         """
