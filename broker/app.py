@@ -182,7 +182,7 @@ class Broker:
         )
 
     def _lone_node(self) -> LoneNode:
-        """Return the node of a broker by itself, with the contents of its store. Raises MetadataError."""
+        """Return the node of a standalone broker, with the contents of its store. Raises MetadataError."""
         store = LocalStore(self._metadata.store, kept_revisions=0)
         return LoneNode(store, self._settings.node_id, self._metadata.contents(), Random())  # noqa: S311  # jitter
 
@@ -245,7 +245,7 @@ class Broker:
                 self._tokens.stop()
 
     async def _open(self, partitions: Partitions) -> None:
-        """Read the image of the cluster, and open all logs. Topics of a broker by itself become part of its cluster."""
+        """Read the image of the cluster, and open all logs. A standalone broker's topics become part of its cluster."""
         if self._member is not None:
             since = NO_EPOCH
             if self._own is not None:

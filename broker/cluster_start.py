@@ -109,7 +109,7 @@ def peer_login(settings: Settings) -> PeerLogin | None:
 
 
 def check_login(login: PeerLogin, image: ClusterImage) -> None:
-    """Refuse a password that the other brokers would refuse. Blocking: slow on purpose. Raises ClusterStartError.
+    """Refuse a password that the other brokers would refuse. Blocking: intentionally slow. Raises ClusterStartError.
 
     A user that does not exist yet is accepted; tokens are not checked.
     """

@@ -3,8 +3,8 @@
     start   connect to etcd -> read the image -> (open the logs) -> register -> lead and follow -> (accept)
     stop    let others lead -> (stop accepting, close the logs) -> end the registration
 
-`cluster.state_file` keeps what the next start validates. `cluster.history` decides whether the data here continues the
-history of the latest registration.
+`cluster.state_file` stores the identity and epoch that the next start validates. `cluster.history` decides whether the
+data here continues the history of the latest registration.
 """
 
 import logging
@@ -272,7 +272,7 @@ class ClusterMember:
         return NO_EPOCH
 
     def closing_epoch(self) -> int:
-        """Return the epoch to mark the data directories with at a clean stop.
+        """Return the epoch that a clean stop writes into the markers of the data directories.
 
         NO_EPOCH if a replica has lost records, so that the next run does not continue the history.
         """
@@ -309,7 +309,7 @@ class ClusterMember:
                 logger.warning("cannot write %s: %s", self._state.path, error)
 
     async def _share_settings(self) -> None:
-        """Write settings that decide about records to the store; log a warning where the store has other values."""
+        """Write the settings in SHARED to the store; log a warning where the store has other values."""
         defaults, image = Settings(), self.node.image
         there = image.configs.get(BROKER_DEFAULTS)
         for name in SHARED:

@@ -1,6 +1,6 @@
-"""Let a broker by itself grow into a cluster, when it starts with `warmlog.cluster.etcd` for the first time.
+"""Let a standalone broker grow into a cluster, when it starts with `warmlog.cluster.etcd` for the first time.
 
-    read the cluster's store -> add what it lacks of this broker's -> empty this broker's -> (register as a member)
+    read the cluster's store -> add this broker's contents that it lacks -> empty this broker's store -> (register)
 
 `cluster.local.adoption` decides what is added.
 """

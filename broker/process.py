@@ -33,7 +33,7 @@ def open_files_limit(settings: Settings) -> int:
 
 
 def connections_limit(settings: Settings) -> int:
-    """Return `max.connections`, reduced so that clients leave the logs their descriptors."""
+    """Return `max.connections`, reduced so that enough descriptors remain for the logs."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     reserve = min(RESERVED_DESCRIPTORS, limit // 4)
     return max(1, min(settings.max_connections, limit - open_files_limit(settings) - reserve))

@@ -62,7 +62,7 @@ def each_partition(operation: Operation, result: Callable[..., Any], response: C
 def each_partition_or_peer(
     operation: Operation, result: Callable[..., Any], response: Callable[..., Any], *, of_replicas: bool = False
 ) -> Check:
-    """Return the check of `each_partition`, passed by brokers with CLUSTER_ACTION. `of_replicas`: only with a replica id."""
+    """Return the same check, which brokers also pass with CLUSTER_ACTION. `of_replicas`: only with a replica id."""
     check = each_partition(operation, result, response)
 
     async def check_or_peer(call: CheckedCall) -> Any:

@@ -123,7 +123,7 @@ class SessionPartition:
         self._session.wake()
 
     def is_news(self, result: FetchedPartition) -> bool:
-        """Return whether to report this to the client: records, moved offsets, an error, a divergence or a redirection."""
+        """Return whether to report this to the client: records, moved offsets, an error, a divergence, a redirect."""
         return (
             result.high_watermark != self.high_watermark
             or not _is_sound(result)
