@@ -34,7 +34,7 @@ class AclsApi:
     """Answers DescribeAcls, CreateAcls and DeleteAcls."""
 
     def __init__(self, node: StoreNode, *, is_enabled: bool) -> None:
-        """`is_enabled`: whether an authorizer is configured."""
+        """Answer from the store. `is_enabled`: whether an authorizer is configured."""
         self._node = node
         self._is_enabled = is_enabled
 

@@ -82,9 +82,9 @@ class FetchReader:
         *,
         reports: bool = False,
     ) -> None:
-        """`failures` maps partitions whose read has just failed to the error to report.
+        """Begin a pass. `failures` maps partitions whose read has just failed to the error to report.
 
-        `reports`: this is a fetch's first pass, in which a follower's offsets show what it has.
+        `reports`: this is a fetch's first pass, in which a follower's offsets show its progress.
         """
         self._partitions = partitions
         self._left = self._most = min(request.max_bytes, partitions.settings.fetch_max_bytes, MAX_REPLY_BYTES)

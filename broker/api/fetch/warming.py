@@ -24,7 +24,7 @@ class Warming:
     __slots__ = ("_find", "_missed", "_reads", "failures")
 
     def __init__(self, reads: ReadAhead, find: Callable[[str, int], Partition | None]) -> None:
-        """`find` returns the partition of a topic that the fetch reads from now."""
+        """Read for one fetch. `find` returns the current partition that the fetch reads."""
         self._reads = reads
         self._find = find
         self.failures: dict[Partition, Exception] = {}

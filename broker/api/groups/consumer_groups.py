@@ -30,7 +30,8 @@ class ConsumerGroupsApi:
     ) -> None:
         """Pass requests to a coordinator.
 
-        `authorizer`: None if every client may see every topic. `is_enabled`: by the feature `group.version`.
+        `authorizer`: None if every client may see every topic. `is_enabled`: whether the feature `group.version`
+        enables these groups.
         """
         self._is_enabled = is_enabled
         self._coordinator = coordinator

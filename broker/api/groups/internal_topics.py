@@ -22,7 +22,7 @@ class InternalTopics:
     """Creates topics with the rights and quota of the requester; retries a failed creation after a while."""
 
     def __init__(self, create: Create) -> None:
-        """`create`: the handler of CreateTopics."""
+        """Create topics with `create`, the handler of CreateTopics."""
         self._create = create
         self._failures: dict[str, tuple[float, str]] = {}  # by name: time of the next attempt, reason
         self._creating: set[str] = set()

@@ -112,7 +112,7 @@ class MembersApi:
         partitions: Partitions,
         advertised: Advertised,
     ) -> None:
-        """`topics`: by CoordinatorType. `advertised`: this broker's address for clients."""
+        """Serve the coordinators of `topics`, by CoordinatorType. `advertised`: this broker's address for clients."""
         self._topics = topics
         self._coordinator = coordinator
         self._partitions = partitions

@@ -35,7 +35,7 @@ class ShareGroupsApi:
     def __init__(
         self, coordinator: ShareGroupCoordinator, offsets: ShareOffsetsCoordinator, is_enabled: Callable[[], bool]
     ) -> None:
-        """Pass requests to these coordinators. `is_enabled`: by the feature `share.version`."""
+        """Pass requests to these coordinators. `is_enabled`: whether the feature `share.version` enables them."""
         self._coordinator = coordinator
         self._offsets = offsets
         self._is_enabled = is_enabled

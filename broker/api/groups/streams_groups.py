@@ -46,7 +46,8 @@ class StreamsGroupsApi:
     ) -> None:
         """Pass requests to this coordinator.
 
-        `authorizer`: None if every client may create topics. `is_enabled`: by the feature `streams.version`.
+        `authorizer`: None if every client may create topics. `is_enabled`: whether the feature `streams.version`
+        enables these groups.
         """
         self._coordinator = coordinator
         self._topics = topics

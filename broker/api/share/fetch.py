@@ -49,9 +49,10 @@ class ShareFetchApi:
         authorizer: Authorizer | None,
         leaders: CurrentLeaders | None,
     ) -> None:
-        """`is_enabled`: by the feature `share.version`. `leaders`: of a cluster, for members that use another broker.
+        """Serve fetches if the feature `share.version` enables them (`is_enabled`).
 
-        `authorizer`: None if every client may read every topic.
+        `leaders`: in a cluster, for members that sent a request to the wrong broker. `authorizer`: None if every client
+        may read every topic.
         """
         self._share = share
         self._fetching = fetching
