@@ -86,7 +86,7 @@ class ClusterNode(StoreNode):
         clock: Callable[[], float] = time.monotonic,
         peer_listener: str = "kafka",
     ) -> None:
-        """`peer_listener`: the listener over which brokers reach each other."""
+        """Prepare a membership. `peer_listener`: the listener over which brokers reach each other."""
         super().__init__(store, node_id, ClusterImage(EMPTY), random)
         self.since = NO_EPOCH  # the first epoch of the history of this broker's data
         self.epoch = NO_EPOCH  # of the latest registration

@@ -42,7 +42,7 @@ class GatewayClient:
         tls: ClientTls | None = None,
         account: Account | None = None,
     ) -> None:
-        """`greet` makes the first call of each connection; what it raises is raised by the caller's call."""
+        """Call these endpoints. `greet` makes the first call of each connection; callers get its exceptions."""
         self._endpoints = list(endpoints)  # the endpoint that answered last comes first
         self._greet = greet
         self._timeouts = timeouts

@@ -22,9 +22,9 @@ class LoneNode(StoreNode):
     is_alone = True
 
     def __init__(self, store: LocalStore, node_id: int, contents: Range, random: Random) -> None:
-        """`contents`: the current contents of the store."""
+        """Begin with `contents`, the current contents of the store."""
         super().__init__(store, node_id, ClusterImage.of_broker(contents, node_id), random)
-        self.run_in: Spawn | None = None  # in which tasks run
+        self.run_in: Spawn | None = None  # the writer's `spawn`, once tasks can run
         store.on_changes.append(lambda changes: self._take(self.image.apply(changes)))
 
     @property
