@@ -14,7 +14,7 @@ class PendingAnswer(Generic[A]):
     __slots__ = ("_settled", "value")
 
     def __init__(self, value: A) -> None:
-        """`value` is the answer until another one is set."""
+        """Begin with `value`, the answer until another one is set."""
         self.value = value
         self._settled = trio.Event()
 

@@ -30,7 +30,7 @@ class Replay:
     """Apply batches in order; `latest` is the result."""
 
     def __init__(self, end: int = 0) -> None:
-        """`end`: the offset up to which the partition is read."""
+        """Prepare to apply batches up to `end`, the offset up to which the partition is read."""
         self.end = end
         self.latest: dict[bytes, Latest] = {}
         self._pending: dict[int, dict[bytes, Latest]] = {}  # open transactions by producer id
