@@ -25,7 +25,7 @@ class Holdings:
     """The bytes that the groups of a broker hold. Used on the event loop only."""
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
-        """`limit`: for all groups together, in bytes. `clock` returns seconds."""
+        """Begin without groups. `limit`: the maximum bytes of all groups together. `clock` returns seconds."""
         self._limit = limit
         self._clock = clock
         self._log_at = -math.inf

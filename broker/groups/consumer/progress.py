@@ -88,7 +88,7 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         self.note_state(now)
 
     def _supersede(self, member_id: str) -> None:
-        """Ignore what a member reported in a parked heartbeat, because a later one gives it something."""
+        """Ignore the report in a member's parked heartbeat, because the answer to a later one assigns partitions."""
         self.parked = deque(
             replace(heartbeat, owned=None) if heartbeat.member_id == member_id else heartbeat
             for heartbeat in self.parked

@@ -1,7 +1,7 @@
 """Validate heartbeats, and refuse those of unknown or fenced members. Changes nothing.
 
-Source: Kafka's GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid and the checks with which
-GroupMetadataManager.consumerGroupHeartbeat and consumerGroupLeave begin (4.4).
+Source: Kafka's GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid and the first checks of
+GroupMetadataManager.consumerGroupHeartbeat and consumerGroupLeave (4.4).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Refusals of members' requests, and the epochs with which members join and leave."""
+"""Refusals of members' requests, and the epochs that members send to join and leave."""
 
 from warmlog.protocol.errors import ErrorCode
 

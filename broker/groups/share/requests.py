@@ -1,7 +1,7 @@
 """Validate heartbeats, and refuse those of unknown or fenced members. Changes nothing.
 
 Source: Kafka's GroupCoordinatorService.throwIfShareGroupHeartbeatRequestIsInvalid, KafkaApis.isMemberIdValid and the
-checks with which GroupMetadataManager.shareGroupHeartbeat begins (4.4).
+first checks of GroupMetadataManager.shareGroupHeartbeat (4.4).
 """
 
 from dataclasses import dataclass

@@ -145,7 +145,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
         self.journal.put(StreamsCurrentKey(group_id, member_id), rejoined)
 
     def _supersede(self, member_id: str) -> None:
-        """Ignore what a member reported in a parked heartbeat, because a later one gives it something."""
+        """Ignore the report in a member's parked heartbeat, because the answer to a later one assigns tasks."""
         self.parked = deque(
             replace(heartbeat, declared=replace(heartbeat.declared, owned=None))
             if heartbeat.member_id == member_id

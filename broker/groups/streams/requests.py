@@ -1,7 +1,7 @@
 """Validate heartbeats, and refuse those of unknown or fenced members. Changes nothing.
 
-Source: Kafka's GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid and the checks with which
-GroupMetadataManager.streamsGroupHeartbeat and streamsGroupLeave begin (4.4).
+Source: Kafka's GroupCoordinatorService.throwIfStreamsGroupHeartbeatRequestIsInvalid and the first checks of
+GroupMetadataManager.streamsGroupHeartbeat and streamsGroupLeave (4.4).
 """
 
 from collections.abc import Iterable, Mapping
