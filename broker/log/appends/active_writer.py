@@ -2,8 +2,8 @@
 
 Invariants:
 1. A write succeeds as a whole, or the file keeps its length.
-2. A full disk or quota (ENOSPC, EDQUOT) does not fail the log. Any other write error does, and so does a failed sync:
-   Linux then marks the pages as clean, so that a second sync would succeed without having written them.
+2. A full disk or quota (ENOSPC, EDQUOT) does not fail the log. Any other write error and a failed sync do: after a
+   failed sync, Linux marks the pages as clean, so that a second sync would succeed without having written them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class ActiveWriter:
     def write_entries(self, active: Segment, entries: IndexEntries, aborted: Sequence[AbortedTransaction] = ()) -> bool:
         """Append entries to the indexes; return whether a file was created.
 
-        Raises OSError, after the indexes and the log file were truncated to what is committed.
+        Raises OSError, after the indexes and the log file were truncated to their committed content.
         """
         offset_index, time_index = active.offset_index, active.time_index
         offsets, times = offset_index.entries, time_index.entries

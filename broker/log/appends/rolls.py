@@ -86,5 +86,5 @@ class LogRolls:
         self._appender.contiguity.include(self._state.segments.active.base_offset)
 
     def request(self) -> None:
-        """Make the next plan begin a new segment, whatever the size of the active one."""
+        """Make the next plan begin a new segment, regardless of the size of the active one."""
         self._appender.request_roll()

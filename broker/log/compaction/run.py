@@ -331,9 +331,9 @@ class Compaction:
         Not `log_scan.walk_headers`, because compaction needs the bytes of each batch: it passes on whole reads and lets
         the compiled `run` find the batches in them.
 
-        `run(data, position)` processes what it can and returns the position it reached; the batch there is passed to
-        `single` with its CRC verified. If `run` raises ProtocolError, all batches of this read are passed to `single`.
-        `after` is called after each read. Raises CorruptBatchError, UnsupportedMagicError, OSError.
+        `run(data, position)` processes batches as far as it can, and returns the position reached; the batch there is
+        passed to `single` with its CRC verified. If `run` raises ProtocolError, all batches of this read are passed to
+        `single`. `after` is called after each read. Raises CorruptBatchError, UnsupportedMagicError, OSError.
         """
         fd = self._disk.open(self._log_path(segment), os.O_RDONLY)
         try:

@@ -19,7 +19,7 @@ from warmlog.broker.log.producers.transitions import after_marker
 from warmlog.protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 from warmlog.protocol.records.markers import Outcome
 
-MAX_GUARDS = 10_000  # per log; an evicted guard makes the client ask again
+MAX_GUARDS = 10_000  # per log; an evicted guard makes the client retry
 
 
 class Origin(Enum):

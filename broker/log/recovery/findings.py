@@ -12,7 +12,7 @@ class Findings:
 
     `epochs`: the (leader epoch, base offset) pairs of scanned batches. `producers`: the batches of producers and
     transactions that were scanned, so that their states are rebuilt without a second read. `known_end`: the end of the
-    log as its checkpoints and indexes have it, if that is past what the log file has.
+    log according to its checkpoints and indexes, if it is past the end of the log file.
     """
 
     scanned_bytes: int = 0
