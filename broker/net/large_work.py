@@ -31,7 +31,7 @@ class LargeWork:
     __slots__ = ("_connection", "_decoding", "_encoding", "_owner", "_services", "_share", "is_decoding")
 
     def __init__(self, connection: Connection, services: Services, owner: Served, share: Share) -> None:
-        """`share`: the connection's share of the budget for replies."""
+        """Work for one connection. `share`: the connection's share of the budget for replies."""
         self._share = share
         self._connection = connection
         self._services = services

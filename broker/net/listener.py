@@ -118,9 +118,9 @@ class Listener:
         is_protected: bool,
         max_connections: int = UNLIMITED_CONNECTIONS,
     ) -> None:
-        """`rate`: connections per second. `is_protected`: the broker's limit for all listeners does not apply.
+        """Accept `rate` connections per second. `is_protected`: the broker's limit for all listeners does not apply.
 
-        `max_connections`: of this listener, in addition to the common limit.
+        `max_connections`: the limit of this listener, in addition to the common one.
         """
         self._sock = bound.sock
         self.name = bound.plan.name

@@ -15,7 +15,7 @@ class Pause:
     __slots__ = ("_connection", "_owner", "_tick", "_turn", "is_on")
 
     def __init__(self, owner: Served, connection: Connection, turn: ServingTurn) -> None:
-        """`owner` resumes after the pause."""
+        """Prepare pauses of a connection; `owner` resumes after each."""
         self.is_on = False
         self._owner: Served | None = owner  # None once closed, which breaks a reference cycle
         self._connection = connection

@@ -17,7 +17,7 @@ class RequestMemory:
     def __init__(
         self, connection: Connection, transport: Transport, services: Services, owner: Served, share: Share
     ) -> None:
-        """`owner` gets another turn when memory that it waits for is granted."""
+        """Give `owner` another turn when memory that it waits for is granted."""
         self.is_short = False  # the frame being received waits for memory
         self._connection = connection
         self._transport = transport
