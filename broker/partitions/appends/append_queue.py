@@ -394,7 +394,7 @@ class AppendQueue:
             self._drop_refused()
 
     def _drop_refused(self) -> None:
-        """Fail the queue if `refuse_queued` asked for it."""
+        """Fail the queue if `refuse_queued` requested that."""
         reason, self._refusal = self._refusal, None
         if reason is not None and self._queue:
             self.log.appends.abandon()

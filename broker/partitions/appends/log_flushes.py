@@ -2,7 +2,7 @@
 
 Invariants:
 1. An append that awaits a flush is settled, or handed to the replication, once the recovery point is past it.
-2. If a flush fails, so do the log and all appends that await one.
+2. If a flush fails, the log and all appends that await a flush fail as well.
 """
 
 import logging
