@@ -6,7 +6,7 @@ it is never ahead of the source's, from which only committed records are fetched
 Invariants:
 1. No batch has a leader epoch above the one in which this broker leads: where the source has a later one, the leader
    begins another epoch first.
-2. The log is truncated only between two leader epochs; the progress of followers is tracked anew in the second one.
+2. The log is truncated only between two leader epochs; tracking of the followers' progress restarts in the second one.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,7 @@
 """Decide where a follower truncates its log, from its leader epochs and the leader's. Without I/O.
 
-A leader epoch and an offset name a batch: one leader wrote it, once. So two logs are the same up to some offset, and
-from there on they were written in different epochs, or one of them ends. The follower sends its last epoch, and the
+A leader epoch and an offset name a batch: one leader wrote it, once. So two logs are the same up to some offset, at
+which one of them ends, or from which they were written in different epochs. The follower sends its last epoch, and the
 leader answers with the largest epoch up to it that it knows, and the offset at which that epoch ends in its log:
 
     leader     | epoch 1           | epoch 2        | epoch 4 ...
