@@ -91,7 +91,7 @@ class ClientQuotas:
         *,
         mutation_windows: Windows = DEFAULT_WINDOWS,
     ) -> None:
-        """`clock` returns seconds. `mutation_windows`: of controller_mutation_rate."""
+        """Apply these quotas. `clock` returns seconds. `mutation_windows`: the windows of controller_mutation_rate."""
         self._index = index
         self._windows = windows
         self._mutation_windows = mutation_windows
