@@ -73,7 +73,7 @@ class DeadLetters:
     """Writes the dead letters of this broker's share-partitions, in order. Belongs to the event loop."""
 
     def __init__(self, partitions: Partitions, write: Callable[[], None], peers: Peers | None) -> None:
-        """`write` writes queued appends; `peers` are the other brokers of a cluster."""
+        """Append with `write`, which writes queued appends. `peers` are the other brokers of a cluster."""
         self._partitions = partitions
         self._write = write
         self._peers = peers

@@ -26,7 +26,8 @@ class ShareService:
     ) -> None:
         """Deliver records of the partitions that this broker leads.
 
-        `persister` keeps the state of deliveries; `write` writes queued appends; `peers`: of a cluster.
+        `persister` stores the state of deliveries; `write` writes queued appends; `peers`: the other brokers of a
+        cluster.
         """
         self.sessions = ShareSessions(partitions.settings.group_share_max_share_sessions, self._ended)
         self.dead_letters = DeadLetters(partitions, write, peers)

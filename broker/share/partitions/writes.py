@@ -61,7 +61,7 @@ class Writes:
     def __init__(
         self, write: Write, spawn: Callable[[Callable[[], Awaitable[None]]], None], idle: Callable[[], None]
     ) -> None:
-        """`write` stores changes; `spawn` runs an async function in the background.
+        """Store changes with `write`; `spawn` runs an async function in the background.
 
         `idle` is called when everything is stored, after the outcomes.
         """

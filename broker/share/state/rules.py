@@ -1,4 +1,4 @@
-"""The rules of share group state: the record that a request writes, and what a record changes. No clock, no I/O.
+"""The rules of share group state: the record that a request writes, and the effect of a record. No clock, no I/O.
 
     request ──► initialized, written, read ──► a record, or none ──► replayed ──► the next state
 
