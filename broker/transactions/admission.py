@@ -62,7 +62,7 @@ class Admission:
     def __init__(
         self, coordinator: Coordinator, settings: Settings, peers: Peers | None, elsewhere: RemoteCoordinators | None
     ) -> None:
-        """`peers` and `elsewhere`: the other brokers of a cluster."""
+        """Query `coordinator` or, in a cluster, the coordinators on other brokers (`peers`, `elsewhere`)."""
         self._coordinator = coordinator
         self._settings = settings
         self._peers = peers
