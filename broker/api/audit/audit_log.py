@@ -6,9 +6,9 @@ Invariants:
 2. Logins and refused requests are answered without waiting for the file. At most MAX_WAITING_BYTES of their events
    are queued; further ones are only counted.
 3. A refusal or a failed login that is repeated within REPEAT_S is counted, and written with the count afterwards. In
-   that time, at most MAX_OF_SENDER refusals and as many logins are written for a user at an address (failed logins: for
-   an address). Further ones are counted together, as are those of all senders beyond MAX_SENDERS, so that clients
-   cannot fill the file or memory.
+   that time, at most MAX_OF_SENDER refusals and as many logins are written for each user at an address (for failed
+   logins, which have no user: for each address), and for all senders beyond MAX_SENDERS together. Further ones are only
+   counted, so that clients cannot fill the file or memory.
 4. With a topic, events are queued for it once they are in the file, or could not be written there.
 """
 

@@ -103,7 +103,7 @@ async def admit_batches(request: ProduceRequest, context: Context, partitions: P
 
 
 class OpenGuards:
-    """The guards of a producer's batches, by partition; `sequences`: of the first batch for each partition."""
+    """The guards of a producer's batches, by partition; `sequences`: the first batch's sequence for each partition."""
 
     def __init__(
         self,
