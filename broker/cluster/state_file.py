@@ -23,7 +23,7 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateFile:
-    """The content of the file. `store`: None before the first start; `epoch`: of the latest registration."""
+    """The content of the file. `store`: None before the first start; `epoch`: the latest registration's."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         """Read the file. Raises DataDirectoryError, OSError."""

@@ -132,7 +132,7 @@ class PartitionState(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     `replicas` in order of preference. `leader` is None while no eligible broker is alive; `leader_epoch` counts
     elections. Every member of the ISR has all acknowledged records; so has every member of the ELR while the ISR is
     smaller than `min.insync.replicas`. `adding` and `removing` are not empty during a reassignment (KIP-455).
-    `promoted_at`: of a topic that was a mirror, the log end offset when its leader made it writable.
+    `promoted_at`: for a topic that was a mirror, the log end offset when the leader made the partition writable.
     `revision` is not part of the value: it is the key's `mod_revision`.
     """
 

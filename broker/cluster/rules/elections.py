@@ -69,8 +69,8 @@ def elect(
 ) -> Change | Refusal:
     """Elect a leader for a partition whose leader is missing or draining.
 
-    `log_ends`: of the `log_end_holders`, queried after that call. `is_unclean`: elect any live replica, regardless of
-    the settings (ElectLeaders).
+    `log_ends`: those of the `log_end_holders`, queried after that call. `is_unclean`: elect any live replica,
+    regardless of the settings (ElectLeaders).
     """
     state = image.partitions[key]
     if not needs_election(image, state):

@@ -41,7 +41,8 @@ def promote(
 ) -> Change | Refusal:
     """Make a partition writable from the end of its leader's log on, in an epoch above all in the log.
 
-    `revision`: of the state in whose ISR every member has all records below `end`, which makes these durable.
+    `revision`: the revision of the state in whose ISR every member has all records below `end`, which makes these
+    durable.
     """
     state = image.partitions.get(key)
     if state is None or state.revision != revision:
