@@ -50,7 +50,8 @@ GROUPS_PER_STEP = 100  # groups from which a deleted topic's offsets are removed
 class Committer:
     """The sender of a commit: a member of a generation, or a client outside the group (generation below 0, no ids).
 
-    The group counts for `holder` unless it already counts for another one (`Holdings`). `version`: of OffsetCommit.
+    The group counts for `holder` unless it already counts for another one (`Holdings`). `version`: that of
+    OffsetCommit.
     """
 
     generation: int

@@ -53,7 +53,7 @@ class Holdings:
         return False
 
     def settle(self, group: Group, offset_bytes: int) -> None:
-        """Count the bytes that a group holds now. `offset_bytes`: of its committed offsets."""
+        """Count the bytes that a group holds now. `offset_bytes`: the bytes of its committed offsets."""
         held = Counter(group.held)
         held[group.owner] += GROUP_BYTES + offset_bytes
         if held != group.counted:

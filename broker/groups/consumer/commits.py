@@ -41,7 +41,7 @@ def _stale(is_classic: bool) -> ErrorCode:
 def check_commit(
     group: StoredGroup, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool, version: int | None
 ) -> CommitVerdict:
-    """Check a commit. `epoch`: -1 for clients outside the group. `version`: of Kafka's OffsetCommit, if it is one."""
+    """Check a commit. `epoch`: -1 for clients outside the group. `version`: that of OffsetCommit, if it is one."""
     has_no_member = not member_id and instance_id is None
     if (epoch < 0 and not group.metadata) or (transactional and epoch == NO_EPOCH and has_no_member):
         return CommitVerdict(ErrorCode.NONE)

@@ -358,7 +358,7 @@ class ConsumerGroup:
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, *, version: int | None = None
     ) -> CommitVerdict:
-        """Return whether a member may commit offsets. `version`: of Kafka's OffsetCommit, None for other protocols."""
+        """Return whether a member may commit offsets. `version`: OffsetCommit's, None for other protocols."""
         return commits.check_commit(self._group, member_id, instance_id, epoch, transactional=False, version=version)
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, epoch: int) -> CommitVerdict:

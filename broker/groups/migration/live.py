@@ -45,7 +45,7 @@ class Migrations:
         now: Callable[[], Instant],
         limit_ms: int,
     ) -> None:
-        """Convert groups of these topics. `limits`: of classic groups.
+        """Convert groups that use these topics. `limits`: those of classic groups.
 
         `replace` serves a group in place of another one. `limit_ms`: how long a write may take.
         """

@@ -43,7 +43,7 @@ def check_commit(
     transactional: bool,
     version: int | None,
 ) -> StreamsCommitVerdict:
-    """Check a commit. `epoch`: -1 for clients outside the group. `version`: of Kafka's OffsetCommit, if it is one."""
+    """Check a commit. `epoch`: -1 for clients outside the group. `version`: that of OffsetCommit, if it is one."""
     has_no_member = not member_id and instance_id is None
     if (epoch < 0 and not group.metadata) or (transactional and epoch == NO_EPOCH and has_no_member):
         return StreamsCommitVerdict(ErrorCode.NONE)

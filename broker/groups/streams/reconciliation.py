@@ -41,8 +41,8 @@ _NO_PARTITIONS: frozenset[int] = frozenset()
 class TaskGoal(NamedTuple):
     """A member's target, and the tasks that other members leave to it.
 
-    `epoch`: of the target. `owners`, `standby_owners`, `warmup_owners`: the members that have tasks of a subtopology,
-    or still have to give them up, by partition. `process_of`: the process of a member.
+    `epoch`: the target's epoch. `owners`, `standby_owners`, `warmup_owners`: the members that have tasks of a
+    subtopology, or still have to give them up, by partition. `process_of`: the process of a member.
     """
 
     epoch: int
@@ -59,7 +59,7 @@ class TaskGoal(NamedTuple):
         return {each for each in partitions & owners.keys() if self.process_of(owners[each]) == mine}
 
     def kept_here(self, owners: Mapping[int, Collection[str]], partitions: AbstractSet[int]) -> set[int]:
-        """Return the partitions of which the member's process has a replica. `owners`: of replicas."""
+        """Return the partitions of which the member's process has a replica. `owners`: the owners of replicas."""
         return {
             each
             for each in partitions & owners.keys()

@@ -234,7 +234,8 @@ class StreamsGroup:
     ) -> None:
         """Handle a heartbeat that `check_request` has accepted. `waiter` is answered by an effect, now or later.
 
-        `configured`: `topology_for(request)`, fitted to the topics; not needed for leaving. `version`: of the request.
+        `configured`: `topology_for(request)`, fitted to the topics; not needed for leaving. `version`: the request's
+        version.
         """
         self._progress.topics = topics
         try:
@@ -314,7 +315,7 @@ class StreamsGroup:
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, *, version: int | None
     ) -> StreamsCommitVerdict:
-        """Check a commit of offsets. `version`: of Kafka's OffsetCommit, None for the native protocol."""
+        """Check a commit of offsets. `version`: that of Kafka's OffsetCommit, None for the native protocol."""
         return commits.check_commit(self._group, member_id, instance_id, epoch, transactional=False, version=version)
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, epoch: int) -> StreamsCommitVerdict:

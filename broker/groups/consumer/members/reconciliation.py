@@ -28,8 +28,8 @@ _NONE_WANTED: frozenset[int] = frozenset()
 class Goal(NamedTuple):
     """A member's target, and the partitions that other members leave to it.
 
-    `epoch`: of the target. `subscribes`: whether the member subscribes to a topic, by id. `is_free`: whether no other
-    member has a partition.
+    `epoch`: the target's epoch. `subscribes`: whether the member subscribes to a topic, by id. `is_free`: whether no
+    other member has a partition.
     """
 
     epoch: int
