@@ -70,8 +70,8 @@ class CompactionJob(Struct, frozen=True, kw_only=True):
 
     `segments`: the sealed ones from the first one up to `end_offset`; `first_dirty_offset`: the end of the last run;
     `later_bases`: base offsets of the segments after these, which may hold markers of their transactions.
-    `last_offsets`: of the last batch of each active producer; `marker_epochs`: the epochs of producers of which only a
-    marker is left. Times in ms.
+    `last_offsets`: the last offset of each active producer's last batch; `marker_epochs`: the epochs of producers of
+    which only a marker is left. Times in ms.
     """
 
     directory: str

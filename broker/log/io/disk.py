@@ -203,7 +203,7 @@ class Disk:
         os.unlink(path)
 
     def make_directory(self, path: str, mode: int = 0o777) -> None:
-        """Create a directory and its parents unless they exist. `mode`: of the directory, less the umask."""
+        """Create a directory and its parents unless they exist. `mode`: the directory's, less the umask."""
         try:
             os.mkdir(path, mode)
         except (FileExistsError, FileNotFoundError):
