@@ -53,7 +53,7 @@ class Client(Protocol):
 class _Share:
     """The usage of a share, the time of its last use, and the end of its client's pause.
 
-    `user`: the principal that it belongs to. `bucket`: of partitions that it creates and deletes.
+    `user`: the principal that it belongs to. `bucket`: the tokens for partitions that it creates and deletes.
     """
 
     __slots__ = ("bucket", "paused_until", "rate", "used_at", "user")
