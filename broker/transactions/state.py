@@ -254,7 +254,7 @@ class Transaction:
     ) -> None:
         """Decide the outcome (EndTxn). Answered when the outcome is in the log, before the markers are written.
 
-        `version`: of the client; with TV_2 the answer has the producer of the next transaction.
+        `version`: the client's; with TV_2 the answer has the producer of the next transaction.
         """
         metadata = self.metadata
         check = check_end_v5 if version.bumps_epochs else check_end_v0
