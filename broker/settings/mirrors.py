@@ -39,7 +39,7 @@ def chosen_by(name: str, pattern: str) -> Callable[[str], bool]:
 
 
 def check_mirror(value: Callable[[str], Any]) -> None:
-    """Raise SettingError for mirror settings that are invalid or require missing ones. `value` returns a setting's value."""
+    """Raise SettingError for mirror settings that are invalid or require missing ones. `value` returns a value."""
     protocol, mechanism = value("warmlog.mirror.security.protocol"), value("warmlog.mirror.sasl.mechanism")
     of_tls, of_sasl = ([name for name in names if value(name)] for names in (_TLS, (*_SASL, *_OF_TOKEN)))
     if of_tls and not protocol.endswith("SSL"):
