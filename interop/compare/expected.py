@@ -192,7 +192,7 @@ EXPECTED: list[Expected] = [
     Expected(
         "fetch/as replica *",
         "Fetch.responses.partitions.current_leader.*",
-        "a broker by itself names no leader (KIP-951), since there is no other one",
+        "a standalone broker names no leader (KIP-951), since there is no other one",
         warmlog=-1,
     ),
     Expected(

@@ -20,7 +20,7 @@ NODE_ID = 1
 
 
 class StoredTopics:
-    """The topics in the metadata of a broker by itself."""
+    """The topics in the metadata of a standalone broker."""
 
     def __init__(self, file: MetadataFile) -> None:
         self.file = file
@@ -69,7 +69,7 @@ def stored_topics(directory: Path, release_reserve: Callable[[], bool] = lambda:
 
 
 def lone_node(file: MetadataFile, writer: Writer | None = None) -> LoneNode:
-    """Return a broker by itself with the store in a file."""
+    """Return a standalone broker with the store in a file."""
     node = LoneNode(LocalStore(file.store, kept_revisions=0), NODE_ID, file.contents(), Random(1))
     node.run_in = None if writer is None else writer.spawn
     return node

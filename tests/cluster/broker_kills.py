@@ -91,7 +91,7 @@ def ask(nodes: Nodes[WarmlogNode], name: str, version: int, fields: Mapping[str,
 
 
 class Single(Nodes[WarmlogNode]):
-    """A broker by itself."""
+    """A standalone broker."""
 
     def start(self) -> None:
         """Start it."""

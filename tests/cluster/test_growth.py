@@ -1,4 +1,4 @@
-"""A broker by itself grows into a cluster of three, and back to one, under load: no record is lost or doubled."""
+"""A standalone broker grows into a cluster of three, and back to one, under load: no record is lost or doubled."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -41,7 +41,7 @@ PARTITION_COLUMNS = (
 def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json: bool) -> None:
     """Show the brokers of a cluster, and the partitions that lack a leader or in-sync replicas.
 
-    A broker by itself is a cluster of one. A partition is under-replicated while one of its replicas is not in sync;
+    A standalone broker is a cluster of one. A partition is under-replicated while one of its replicas is not in sync;
     without a leader it can be neither read nor written. Eligible replicas have all committed records without being in
     sync, and one of them is elected if no in-sync replica is left.
     """

@@ -82,7 +82,7 @@ class Plan:
             raise CannotStart("--kafka: nodes of a cluster need a Kafka listener, since followers fetch over it")
         for directory in self.settings.data_paths:
             if (directory / "meta.properties").exists():
-                raise CannotStart(f"{directory}: has the data of a broker by itself; --nodes needs another --data-dir")
+                raise CannotStart(f"{directory}: has the data of a standalone broker; --nodes needs another --data-dir")
             known = [int(path.name) for path in directory.glob(f"{NODES}/*") if path.name.isdecimal()]
             if left_out := sorted(set(known) - set(self.ids)):
                 raise CannotStart(

@@ -499,7 +499,7 @@ def test_directories_are_not_mixed_up(tmp_path: Path) -> None:
     for path in (alone, several / NODES / "3"):
         path.mkdir(parents=True)
     (alone / "meta.properties").touch()
-    assert "has the data of a broker by itself" in refused(alone, "--nodes", "2")
+    assert "has the data of a standalone broker" in refused(alone, "--nodes", "2")
     assert "has node 3, which would not run" in refused(several, "--nodes", "2")
     (several / STORE).touch()
     assert "serve it with --nodes" in refused(several)
