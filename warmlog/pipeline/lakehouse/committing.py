@@ -14,12 +14,12 @@ from warmlog.pipeline.lakehouse.writing import NewFile
 
 _log = logging.getLogger(__name__)
 
-# Between attempts while others commit, or while the table cannot be reached: one minute in total.
+# Pauses between attempts while other programs commit or the table is unreachable: one minute in total.
 PAUSES_S = tuple(min(0.05 * 2**attempt, 5.0) for attempt in range(20))
 
 
 class Committer:
-    """Commits batches to a table. `pause`: waits this many seconds before a repeated attempt."""
+    """Commits batches to a table. `pause`: waits the given number of seconds before a retry."""
 
     def __init__(self, table: Table, pause: Callable[[float], Any] = time.sleep) -> None:
         self._table = table
@@ -28,7 +28,8 @@ class Committer:
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> bool:
         """Commit a batch. Raises PipelineError.
 
-        False if it has to be written again: another job has committed some of its offsets, or changed columns.
+        Return False if the batch must be written again: another job has committed some of its offsets, or changed
+        columns.
         """
         before = self._table.positions(receipt.spans)
         schema = self._table.schema()
@@ -58,7 +59,7 @@ class Committer:
         raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure
 
     def _is_committed(self, receipt: Receipt) -> bool:
-        """Read the newest version, and return whether it has the receipt. Raises UnavailableError."""
+        """Read the newest version, and return whether it contains the receipt. Raises UnavailableError."""
         for pause_s in PAUSES_S:
             try:
                 self._table.refresh()
@@ -74,8 +75,8 @@ class Committer:
         return any(file.name in names for file in files)
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Delete files that no commit mentions."""
+        """Delete files that no commit references."""
         store = self._table.store()
         for file in files:
-            with suppress(OSError, PipelineError):  # a file that cannot be deleted now is an orphan, as after a kill
+            with suppress(OSError, PipelineError):  # a file that cannot be deleted becomes an orphan, as after a kill
                 store.delete(file.name)

@@ -1,15 +1,15 @@
-"""A Delta table, through the library deltalake.
+"""A Delta table, accessed through the deltalake library.
 
 The table stores the position of a partition in application transactions (`txn` actions), which every Delta writer
-keeps, also in checkpoints and after the log before them is deleted:
+preserves, even in checkpoints and after older log entries are deleted:
 
     warmlog/orders/0                 next offset
-    warmlog/orders/0/epoch           leader epoch there, if known
+    warmlog/orders/0/epoch           leader epoch at that offset, if known
     warmlog/orders/0/id-high, -low   the topic id, if known, as two signed 64-bit numbers
 
 They are written in the same version as the files and the receipt (`userMetadata` of the commit). Versions are appended
 with `max_commit_retries=0`: deltalake then fails if the next version exists. With retries it would append on top of a
-commit that was not read, unless that commit names the same transactions.
+commit that this process has not read, unless that commit has the same transactions.
 
 Source: the Delta protocol, "Transaction Identifiers".
 """
@@ -33,10 +33,10 @@ from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
 USER_METADATA = "userMetadata"
-FIRST_ENTRIES = 64  # of the log: more are read until the ledger is among them
-NOT_IN_NAMES = " ,;{}()\n\t="  # without column mapping
-ATTEMPTS = 20  # to add columns while others commit
-TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # positions would expire
+FIRST_ENTRIES = 64  # log entries read first; more are read until the ledger is found
+NOT_IN_NAMES = " ,;{}()\n\t="  # characters that names cannot contain without column mapping
+ATTEMPTS = 20  # attempts to add columns while other programs commit
+TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # a table with this property would lose positions
 
 
 class DeltaFiles:
@@ -117,7 +117,7 @@ class DeltaTable:
                 )
 
     def exists(self) -> bool:
-        """Whether there is a table. Raises PipelineError."""
+        """Return whether the table exists. Raises PipelineError."""
         import deltalake
 
         with delta_errors(self._uri):
@@ -137,7 +137,7 @@ class DeltaTable:
             self._check()
 
     def _check(self) -> None:
-        """Raise PipelineError for a table to which adding files is not enough."""
+        """Raise PipelineError for a table to which rows cannot be appended by only adding files."""
         settings = self._table.metadata().configuration
         partitioned = self._table.metadata().partition_columns
         if partitioned:
@@ -154,18 +154,18 @@ class DeltaTable:
                 raise PipelineError(f"{self._uri}: column {name} must not be null, and a topic has no such column")
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the positions of partitions in the version."""
+        """Return the positions of partitions in the version that was read last."""
         wanted = list(keys)
         with delta_errors(self._uri):
             self._follow()
             for key in wanted:
-                if key not in self._known:  # each lookup reads the log since the last checkpoint: 0.3 ms
+                if key not in self._known:  # each lookup reads the log from the last checkpoint: 0.3 ms
                     self._known[key] = self._position(key)
         listed = {key: self._known[key] for key in wanted}
         return {key: position for key, position in listed.items() if position is not None}
 
     def _follow(self) -> None:
-        """Update known positions to this version by the receipts since the last one, or forget them."""
+        """Update cached positions from the receipts committed since they were read, or drop them if one is missing."""
         newer = self.version - self._known_at
         if newer > 0 and self._known:
             commits = list(self._commits(newer))
@@ -209,11 +209,11 @@ class DeltaTable:
         return [pa.field(field.name, normal(_arrow_type(field))) for field in self._table.schema().fields]
 
     def stored_type(self, kind: Any) -> Any:
-        """Return the type that the table has for one of Arrow."""
+        """Return the type that the table has for an Arrow type."""
         return without_times(kind)
 
     def check_change(self, before: Any, after: Any) -> None:
-        """Raise SchemaError if the table cannot have a column, or change it."""
+        """Raise SchemaError if the table cannot have this column, or cannot change it this way."""
         import pyarrow as pa
 
         check_names(pa.struct([after]), "", NOT_IN_NAMES)
@@ -221,12 +221,12 @@ class DeltaTable:
             check_only_added(self._uri, before.type, after.type, after.name)
 
     def plan_columns(self, schema: Any) -> None:
-        """Write files with these columns from now on, and add those that the table does not have. Raises PipelineError.
+        """Write files with these columns from now on, and add those that the table lacks. Raises PipelineError.
 
-        deltalake changes columns in commits of their own only.
+        deltalake changes columns only in separate commits.
         """
         self._planned = schema
-        for _ in range(ATTEMPTS):  # another commit came first each time, so somebody gets on
+        for _ in range(ATTEMPTS):  # each failure means that another commit succeeded
             known = {field.name: field.type for field in self.fields()}
             missing = [field for field in schema if field.name not in known or not known[field.name].equals(field.type)]
             if not missing:
@@ -246,7 +246,7 @@ class DeltaTable:
             try:
                 self._table.alter.add_columns(Schema.from_arrow(pa.schema(fields)).fields, commit_properties=once)
             except Exception as error:
-                if type(error) is Exception:  # what deltalake raises for a schema that it refuses
+                if type(error) is Exception:  # deltalake raises this for a schema that it rejects
                     raise PipelineError(f"{self._uri}: {str(error).splitlines()[0]}") from error
                 raise
 
@@ -321,7 +321,7 @@ class DeltaTable:
                 yield Committed(version=version, receipt=parse_receipt(text, source))
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """Yield the log entry of each version, newest first; few of the log's files are read at first."""
+        """Yield the log entry of each version, newest first. Older log files are read only if the caller needs them."""
         limit, done = FIRST_ENTRIES, 0
         while True:
             with delta_errors(self._uri):
@@ -342,7 +342,7 @@ class DeltaTable:
 
 
 def _metadata_text(metadata: Any, key: str) -> str | None:
-    """Return a receipt's or ledger's text from the metadata of a commit, which may be another program's."""
+    """Return the text of a receipt or ledger from the metadata of a commit, which another program may have made."""
     try:
         form = json.loads(metadata)
     except (TypeError, ValueError):

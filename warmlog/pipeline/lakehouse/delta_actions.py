@@ -17,7 +17,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def transactions_of(receipt: Receipt, known: Mapping[TopicPartition, Position | None]) -> list[Any]:
-    """Return the application transactions that store the receipt's end positions. `known`: positions in the table."""
+    """Return the application transactions that store the receipt's end positions. `known`: the table's positions."""
     from deltalake import Transaction
 
     transactions = []
@@ -47,7 +47,7 @@ def add_action(file: NewFile, *, data_change: bool = True) -> Any:
 
 
 def now_ms() -> int:
-    """Return the time since 1970 in milliseconds."""
+    """Return the current time in milliseconds since 1970."""
     return round(datetime.now(UTC).timestamp() * 1000)
 
 
@@ -65,7 +65,7 @@ def _numbers_of(topic_id: str | None) -> tuple[int, int]:
 
 
 def topic_id_of(high: int, low: int) -> str:
-    """Return a topic id that is stored as two numbers."""
+    """Return the topic id that two numbers represent."""
     data = high.to_bytes(8, signed=True) + low.to_bytes(8, signed=True)
     return urlsafe_b64encode(data).decode().rstrip("=")
 
@@ -86,7 +86,7 @@ def stats_of(file: NewFile) -> dict[str, Any]:
 
 
 def _time(time_us: int, rounding_us: int) -> str | None:
-    """Return a time in milliseconds, as in statistics; None past the year 9999."""
+    """Return a time in milliseconds, the precision of statistics, or None for times after the year 9999."""
     try:
         time = EPOCH + timedelta(milliseconds=(time_us + rounding_us) // 1000)
     except OverflowError:

@@ -1,12 +1,12 @@
 """A digest of rows, independent of their division into record batches, files and row groups.
 
-Each column is hashed separately, in the order of the rows: numbers and times as 64-bit numbers, whatever their width,
-so that a column can be widened; decimals as text; text and bytes as their bytes and their lengths, with -1 for null;
+Each column is hashed separately, in row order: numbers and times as 64-bit numbers regardless of their width, so that a
+column can be widened; decimals as text; text and bytes as their bytes and their lengths, with -1 for null;
 lists and maps as their lengths and their items; structs as their fields. Nulls are hashed by their positions. Fields
 that are null in all rows are ignored, so that fields can be added. A null list counts as an empty one, because
 pyiceberg writes the latter when it rewrites a file. The digest is the hash of the columns' hashes. Rows that are
-missing, duplicated, altered or reordered change it. Of decoding errors only the positions count: their texts depend on
-the versions of libraries, and on the table's columns at that time.
+missing, duplicated, altered or reordered change it. Only the positions of decoding errors are hashed, because their
+texts depend on the versions of libraries, and on the table's columns at that time.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class RowDigest:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
-        self._hashes: dict[tuple[str, str], Any] = {}  # by column, or a path in it, and part
-        self._counts: dict[str, int] = {}  # of values so far, null or not
+        self._hashes: dict[tuple[str, str], Any] = {}  # by column (or path within it) and part
+        self._counts: dict[str, int] = {}  # number of values so far, nulls included
         self._valued: set[str] = set()  # names of the fields with at least one value
         self.rows = 0
 
@@ -58,7 +58,7 @@ class RowDigest:
             self._update(name, "bytes", _bytes_of(data))
 
     def _nulls(self, name: str, array: Any) -> None:
-        """Hash the positions of nulls, and note whether there is any value."""
+        """Hash the positions of nulls, and record whether any value is not null."""
         import numpy as np
 
         count = self._counts.get(name, 0)
@@ -83,7 +83,7 @@ class RowDigest:
         self._hashes[key].update(data)
 
     def copy(self) -> "RowDigest":
-        """Return a digest of the same rows, to which others can be added."""
+        """Return an independent copy, to which further rows can be added."""
         other = RowDigest(self._columns)
         other.rows = self.rows
         other._hashes = {key: part.copy() for key, part in self._hashes.items()}
@@ -92,7 +92,7 @@ class RowDigest:
         return other
 
     def hexdigest(self) -> str:
-        """Return the digest of the rows so far; an empty text without rows."""
+        """Return the digest of the rows so far, or an empty string if there are none."""
         if not self.rows:
             return ""
         whole = xxhash.xxh3_64()
@@ -103,7 +103,7 @@ class RowDigest:
 
 
 def _numbers_of(array: Any) -> Any:
-    """Return fixed values as integers; None for others."""
+    """Return fixed-size values as integers, or None for other types."""
     import pyarrow as pa
 
     kind, kinds = array.type, pa.types
@@ -117,7 +117,7 @@ def _numbers_of(array: Any) -> Any:
 
 
 def _data_of(array: Any) -> Any:
-    """Return values that are not of a fixed size as text or bytes."""
+    """Return values of variable size as text or bytes."""
     import pyarrow as pa
 
     if pa.types.is_decimal(array.type):
@@ -126,7 +126,7 @@ def _data_of(array: Any) -> Any:
 
 
 def _bytes_of(array: Any) -> Any:
-    """Return the bytes of all values of a binary or string array, one after the other."""
+    """Return the concatenated bytes of all values of a binary or string array."""
     import pyarrow as pa
 
     if array.null_count:

@@ -1,16 +1,17 @@
-"""An Iceberg table, through the library pyiceberg.
+"""An Iceberg table, accessed through the pyiceberg library.
 
     property warmlog.orders              {"receipt": "5f0c…", "positions": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [2000, 3]}}}
     property warmlog in each summary     the receipt
 
-A position is by topic id ("" if unknown) and partition: next offset, leader epoch.
+Positions are stored by topic id ("" if unknown) and partition, each as the next offset and the leader epoch.
 
 Both are in the same commit as the files. The property outlives expired snapshots. If it is missing, the receipts of the
-current snapshot and its ancestors contain the same, as long as all of them exist.
+current snapshot and its ancestors contain the same positions, as long as all of these snapshots exist.
 
 A commit requires that the table's main branch is still at the snapshot from which the positions were read. pyiceberg
-would retry a refused commit on top of the other one (`commit.retry.num-retries`, 4 by default), and so append rows that
-the other one may have appended. Only in its own copy of the table's metadata, this process sets that property to 0.
+would retry a rejected commit on top of a concurrent one (`commit.retry.num-retries`, 4 by default), and so append rows
+that the concurrent commit may already contain. This process therefore sets that property to 0, but only in its own copy
+of the table's metadata.
 """
 
 import json
@@ -114,7 +115,7 @@ class IcebergTable:
             self._check()
 
     def _check(self) -> None:
-        """Raise PipelineError for a table to which adding files is not enough."""
+        """Raise PipelineError for a table to which rows cannot be appended by only adding files."""
         if not self._table.spec().is_unpartitioned():
             raise PipelineError(f"{self._identifier} is partitioned, which is not supported")
         fields = {field.name: field for field in self._table.schema().fields}
@@ -125,7 +126,7 @@ class IcebergTable:
                 raise PipelineError(f"{self._identifier}: column {name} is required, and a topic has no such column")
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the positions of partitions in the version. Raises PipelineError after a rollback."""
+        """Return the positions of partitions in the last version read. Raises PipelineError after a rollback."""
         wanted = set(keys)
         positions: dict[TopicPartition, Position] = {}
         for topic in {topic for topic, _ in wanted}:
@@ -133,7 +134,7 @@ class IcebergTable:
         return {key: position for key, position in positions.items() if key in wanted}
 
     def _topic(self, topic: str) -> dict[TopicPartition, Position]:
-        """Return the positions of a topic, from its property or else from the receipts of the snapshots."""
+        """Return the positions of a topic from its property, or without one from the receipts of the snapshots."""
         text = self._table.metadata.properties.get(f"{KEY}.{topic}")
         of_topic = (commit for commit in self._ancestors() if commit is None or _names(commit, topic))
         if text is None:
@@ -174,13 +175,13 @@ class IcebergTable:
         return bool(scan.to_arrow().num_rows)
 
     def _ancestors(self) -> Iterator[Committed | None]:
-        """Yield the receipts of the current snapshot and its ancestors, newest first; None if others have expired."""
+        """Yield the receipts of the current snapshot and its ancestors, newest first, then None if some expired."""
         for commit, snapshot in self._history():
             if commit is not None or snapshot == NO_SNAPSHOT:
                 yield commit
 
     def _history(self) -> Iterator[tuple[Committed | None, int]]:
-        """Yield the receipt, if any, and the id of the current snapshot and its ancestors, newest first.
+        """Yield the receipt (or None) and the id of the current snapshot and each of its ancestors, newest first.
 
         The last id is NO_SNAPSHOT if older snapshots have expired.
         """
@@ -195,7 +196,7 @@ class IcebergTable:
             yield None if text is None else Committed(version=at, receipt=parse_receipt(text, source)), at
             at = snapshot.parent_snapshot_id
             if at is None and not _is_first(snapshot):
-                yield None, NO_SNAPSHOT  # pyiceberg removes the parent's id together with the parent
+                yield None, NO_SNAPSHOT  # when pyiceberg expires a parent, it also removes the parent's id
 
     def store(self) -> FileStore:
         """Return the store that tasks write files to."""
@@ -215,7 +216,7 @@ class IcebergTable:
         return pa.schema([with_ids(field, fields[field.name]) for field in schema])
 
     def _with_columns(self, transaction: Any) -> Any:
-        """Add planned columns in a transaction, and return its schema. Ids of fields follow from the table's."""
+        """Add planned columns in a transaction, and return its schema. New field ids follow those of the table."""
         known = {field.name: field.type for field in self.fields()}
         planned = () if self._planned is None else self._planned
         missing = [field for field in planned if field.name not in known or not known[field.name].equals(field.type)]
@@ -233,17 +234,17 @@ class IcebergTable:
         return [pa.field(field.name, normal(_arrow_type(field))) for field in self._table.schema().fields]
 
     def stored_type(self, kind: Any) -> Any:
-        """Return the type that the table has for one of Arrow."""
+        """Return the type that the table has for an Arrow type."""
         return kind
 
     def check_change(self, before: Any, after: Any) -> None:  # noqa: ARG002 - all that can be merged can be widened
-        """Raise SchemaError for names that the table cannot have; it can add fields, and widen numbers and decimals."""
+        """Raise SchemaError for names that the table cannot have. It can add fields, and widen numbers and decimals."""
         import pyarrow as pa
 
         check_names(pa.struct([after]), "")
 
     def plan_columns(self, schema: Any) -> None:
-        """Write files with these columns from now on; the next commit adds those that the table does not have."""
+        """Write files with these columns from now on; the next commit adds those that the table lacks."""
         self._planned = schema
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
@@ -310,7 +311,7 @@ class IcebergTable:
             if commit is not None:
                 yield commit
         else:
-            return  # all snapshots are there, and none is the ledger's: the table was rolled back to before it
+            return  # no snapshot expired and none is the ledger's: the table was rolled back to an earlier snapshot
         yield from (Committed(version=marks["snapshot"], receipt=receipt) for receipt in reversed(receipts))
 
     @contextmanager
@@ -325,7 +326,7 @@ class IcebergTable:
 
 
 def open_catalog(catalog: str, warehouse: str | None, properties: Mapping[str, str]) -> Any:
-    """Open a catalog by its URL (`http://…`: REST, others: SQL), or by its name in pyiceberg's own file.
+    """Open a catalog by its URL (`http://…`: REST, others: SQL), or by its name in pyiceberg's configuration file.
 
     Raises PipelineError.
     """
@@ -365,9 +366,9 @@ def _arrow_type(iceberg_field: Any) -> Any:
 
 
 def _is_first(snapshot: Any) -> bool:
-    """Return whether a snapshot without a parent never had one, by its number.
+    """Return whether a snapshot without a parent is the table's first one, judging by its sequence number.
 
-    Tables of format version 1 do not number snapshots: there, the first one has appended all rows.
+    Tables of format version 1 do not number snapshots; their first snapshot is the one that appended all of its rows.
     """
     if snapshot.sequence_number:
         return bool(snapshot.sequence_number == 1)

@@ -1,12 +1,13 @@
-"""The job behind `warmlog pipeline table`: batch after batch, each starting where the table's last commit ended.
+"""The job behind `warmlog pipeline table`: batches that each start at the positions of the table's last commit.
 
 1. The table is the only checkpoint. A batch begins at the positions of the version on top of which it is committed.
-2. A commit fails if another one came first. If that one moved none of the batch's positions (other programs also append
-   and compact), the same files are committed on top of it; otherwise they are deleted, and the job plans again.
-3. If the answer to a commit is lost, its receipt in the table decides. The same receipt cannot be committed twice,
+2. A commit fails if another one came first. If the other commit moved none of the batch's positions (other programs
+   also
+append and compact), the same files are committed on top of it; otherwise they are deleted, and the job plans again.
+3. If the answer to a commit is lost, the table is searched for its receipt. The same receipt cannot be committed twice,
    because both attempts require the same base version.
-4. A killed job leaves files without a commit. No reader sees them; Delta's vacuum and Iceberg's removal of orphan files
-   delete them.
+4. A killed job leaves files without a commit. No reader sees them; Delta's VACUUM and Iceberg's removal of orphan files
+delete them.
 """
 
 import logging
@@ -57,7 +58,7 @@ class TableSettings:
 
 
 class TableJob:
-    """Copies new records to a table, a batch at a time. `pause`: waits this many seconds before a repeated attempt."""
+    """Copies new records to a table, a batch at a time. `pause`: waits the given number of seconds before a retry."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class TableJob:
         self._committed: set[TopicPartition] = set()
         self._progress = Progress(options, None, verb="copies")
         self._group = GroupOffsets(options, self._progress.warn)
-        self._group.is_behind = True  # the last run may have been killed between a commit and the group's commit
+        self._group.is_behind = True  # the last run may have been killed between a table commit and the group's
         self._pace: Pace | None = None
         self._ends: dict[TopicPartition, int] = {}
         self.metrics = CopyMetrics()
@@ -126,7 +127,10 @@ class TableJob:
                 wait()
 
     def step(self, run: Runner) -> Receipt | None:
-        """Copy one batch; None if there are no new records. Raises PipelineError, InspectError, OSError."""
+        """Copy one batch; return its receipt or, without new records, None.
+        
+        Raises PipelineError, InspectError, OSError.
+        """
         if self._pace is None:
             self.pending_bytes()
         assert self._pace is not None, "it was just set"
@@ -134,7 +138,7 @@ class TableJob:
             began = self._clock()
             self._table.refresh()
             decode = self._schemas.rules(self._table)
-            self._table.plan_columns(decode.schema)  # may add them, after which the table is read again
+            self._table.plan_columns(decode.schema)  # may add columns, and then reads the table again
             plan = self._plan(run.parallelism)
             offsets = sum(wanted.end - wanted.start for wanted in plan.ranges.values())
             if not offsets:
@@ -174,7 +178,7 @@ class TableJob:
         return min(self._pace.offsets, self._options.max_offsets_per_trigger or self._pace.offsets)
 
     def _load(self, extents: Sequence[Extent]) -> None:
-        """Load the table's positions, keeping those in memory for partitions without a commit."""
+        """Load the table's positions; partitions without a commit retain their positions in memory."""
         known = self._progress.positions or {}
         stored = self._table.positions({key_of(extent) for extent in extents} | known.keys())
         for topic, partition in sorted(self._committed - stored.keys()):

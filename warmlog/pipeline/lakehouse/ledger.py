@@ -1,15 +1,15 @@
-"""The ledger of a table: receipts that outlive the commits they came with.
+"""The ledger of a table: receipts that outlive their commits.
 
-Delta's log and Iceberg's snapshots expire, and receipts with them. Maintenance therefore keeps the receipts of all
-commits up to a version in one place, the ledger, which replaces them:
+Delta's log entries and Iceberg's snapshots expire together with the receipts in them. Maintenance therefore stores the
+receipts of all commits up to a version in one place, the ledger, which replaces them:
 
-1. Receipts that follow each other without a gap are one receipt. Receipts of different eras stay apart: an era ends
-   where offsets of a partition begin again (its topic was recreated, or its log truncated).
-2. Proofs of neighbouring offsets are one proof only after their rows were read again, agreed with each of them, and
-   were hashed as a whole (`merging`). What did not agree stays as it was written, so an audit reports it as before.
-3. A receipt names the files that have its rows now: those of compaction in place of those that went into them.
+1. Consecutive receipts without a gap are joined to one. Receipts of different eras stay separate: an era ends where the
+offsets of a partition restart (its topic was recreated, or its log truncated).
+2. Proofs of adjacent offsets are merged only after their rows were read again, matched each proof, and were hashed as a
+whole (`merging`). A proof that did not match stays as it was written, so an audit still reports it.
+3. A receipt names the files that contain its rows now: compacted files in place of the files merged into them.
 
-In Delta the ledger is in `userMetadata` of the last commit of maintenance, in Iceberg in a property of the table.
+A Delta table has the ledger in `userMetadata` of the last maintenance commit, an Iceberg table in a property.
 """
 
 import json
@@ -21,12 +21,12 @@ from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id, pa
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
-LEDGER_KEY = "warmlog-receipts"  # in the metadata of a commit, or among the properties of a table
+LEDGER_KEY = "warmlog-receipts"  # key in the metadata of a commit, or name of a table property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedProof:
-    """Neighbouring proofs of a partition (`before`) whose rows are covered by one."""
+    """Adjacent proofs of a partition (`before`), and one proof that covers all their rows (`after`)."""
 
     key: TopicPartition
     before: tuple[Proof, ...]
@@ -35,7 +35,7 @@ class MergedProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """What compaction changes in receipts: names of files, and proofs that were merged."""
+    """Changes that compaction makes to receipts: names of removed and added files, and merged proofs."""
 
     removed: frozenset[str] = frozenset()
     added: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Rewrite:
 
 
 def eras(receipts: Iterable[Receipt]) -> Iterator[int]:
-    """Yield the era of each receipt, from oldest to newest: how often offsets of any partition had begun again."""
+    """Yield the era of each receipt, oldest to newest: how often the offsets of any partition have restarted so far."""
     era, ends = 0, dict[TopicPartition, Position]()
     for receipt in receipts:
         era += any(key in ends and _begins_again(ends[key], span) for key, span in receipt.spans.items())
@@ -52,7 +52,7 @@ def eras(receipts: Iterable[Receipt]) -> Iterator[int]:
 
 
 def lives_of(spans: Iterable[Span]) -> Iterator[int]:
-    """Yield for each span of a partition, from oldest to newest, how often offsets had begun again before it."""
+    """Yield for each span of a partition, oldest to newest, how often the offsets have restarted so far."""
     life, before = 0, None
     for span in spans:
         life += before is not None and _begins_again(before, span)
@@ -68,7 +68,7 @@ def _begins_again(before: Position, span: Span) -> bool:
 def fold(receipts: Sequence[Receipt], rewrite: Rewrite, live: Iterable[str]) -> tuple[Receipt, ...]:
     """Return the receipts of a ledger, from oldest to newest.
 
-    `receipts`: those of all commits, the last ledger's included. `live`: names of the files of the table.
+    `receipts`: receipts of all commits, including those of the last ledger. `live`: names of the table's files.
     """
     names = set(live)
     folded: list[Receipt] = []
@@ -83,7 +83,7 @@ def fold(receipts: Sequence[Receipt], rewrite: Rewrite, live: Iterable[str]) -> 
 
 
 def _continues(first: Receipt, second: Receipt) -> bool:
-    """Return whether two receipts can be one: no gap between them, and the same columns and formats."""
+    """Return whether two receipts can be joined: no gap between them, and the same columns and formats."""
     return (first.columns, first.formats) == (second.columns, second.formats) and all(
         (first.spans[key].end.offset, first.spans[key].end.topic_id) == (span.first, span.end.topic_id)
         for key, span in second.spans.items()
@@ -124,7 +124,7 @@ def _rewritten(receipt: Receipt, rewrite: Rewrite, live: set[str]) -> Receipt:
 
 
 def _with(proofs: tuple[Proof, ...], merged: MergedProof) -> tuple[Proof, ...]:
-    """Put a merged proof in place of those that it covers, if they are all there, one after the other."""
+    """Replace the proofs that a merged proof covers, provided that all of them are present and consecutive."""
     listed = sorted(proofs)
     if merged.before[0] not in listed:
         return proofs
@@ -136,7 +136,7 @@ def _with(proofs: tuple[Proof, ...], merged: MergedProof) -> tuple[Proof, ...]:
 
 
 def ledger_text(receipts: Sequence[Receipt], **marks: int) -> str:
-    """Return a ledger as JSON. `marks`: what says up to where it goes."""
+    """Return a ledger as JSON. `marks`: the version or snapshot up to which it has receipts."""
     return json.dumps({**marks, "receipts": [receipt.form() for receipt in receipts]}, separators=(",", ":"))
 
 

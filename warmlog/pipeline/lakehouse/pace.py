@@ -5,12 +5,12 @@ from dataclasses import dataclass
 DEFAULT_ROWS = 10_000_000
 DEFAULT_BYTES = 1 << 30
 DEFAULT_SECONDS = 60.0
-GROWTH = 4  # maximum growth from one commit to the next: the last one may not have been typical
+GROWTH = 4  # maximum growth factor from one commit to the next, since the last one may have been atypical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """Targets of a commit: rows, bytes of files, seconds. Bytes and time are estimates, which a commit may exceed."""
+    """Targets of a commit: rows, bytes of files, seconds. A commit may exceed bytes and time, which are estimated."""
 
     rows: int = DEFAULT_ROWS
     bytes: int = DEFAULT_BYTES
@@ -20,7 +20,7 @@ class Targets:
 class Pace:
     """Chooses the size of commits from the measurements of the last one.
 
-    `bytes_per_offset`: an estimate for the first one, 0 if there is none.
+    `bytes_per_offset`: an estimate for the first commit, 0 if unknown.
     """
 
     def __init__(self, targets: Targets, bytes_per_offset: float = 0.0) -> None:

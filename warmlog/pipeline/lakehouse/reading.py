@@ -10,10 +10,10 @@ from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
 
 BATCH_ROWS = 1 << 14
-SMALL_BYTES = 8 << 20  # bytes of a row group that is kept
-CACHE_BYTES = 64 << 20  # bytes of all rows kept
-FOOTERS = 16  # footers kept
-ROW_KEYS = ("topic", "partition", "offset")  # columns that identify the record of a row
+SMALL_BYTES = 8 << 20  # maximum bytes of a cached row group
+CACHE_BYTES = 64 << 20  # maximum bytes of all cached rows
+FOOTERS = 16  # maximum number of cached footers
+ROW_KEYS = ("topic", "partition", "offset")  # columns that identify a row's record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ def _meet(bounds: tuple[Any, Any] | None, low: Any, high: Any) -> bool:
 
 
 class TableReader:
-    """Reads rows of a table's files. Small row groups are kept in memory for the next selection, up to `CACHE_BYTES`.
+    """Reads rows of a table's files. Small row groups are cached for the next selection, up to `CACHE_BYTES`.
 
-    A commit of a thousand partitions is one file, which is read by a thousand selections. Not thread-safe.
+    A commit of a thousand partitions may be one file, which a thousand selections read. Not thread-safe.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -118,7 +118,7 @@ def _numbers(metadata: Any, file: DataFile, selection: Selection) -> list[int]:
 
 
 def _part(group: Any, file: DataFile) -> DataFile:
-    """Return a row group with its bounds."""
+    """Return a row group together with its bounds."""
     bounds = {}
     for number in range(group.num_columns):
         column = group.column(number)
@@ -129,7 +129,7 @@ def _part(group: Any, file: DataFile) -> DataFile:
 
 
 def _as_written(batch: Any) -> Any:
-    """Return a batch with the types of this package; other programs write large strings or views, for example."""
+    """Return a batch with the types that this package writes; other programs may write large strings or views."""
     import pyarrow as pa
 
     schema = pa.schema([pa.field(field.name, normal(field.type)) for field in batch.schema])

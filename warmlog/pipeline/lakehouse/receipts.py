@@ -1,4 +1,4 @@
-"""Receipts: the description of a commit's offsets, stored in the table, with the same text in Delta and Iceberg.
+"""Receipts: descriptions of a commit's offsets, stored in the table as the same text in Delta and Iceberg.
 
     {"id": "5f0c…", "rows": 3990, "lost": 0, "damaged": [], "files": ["warmlog-77e0….parquet"],
      "topics": {"orders": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [0, 2000, 3], "1": [0, 1990, null]}}},
@@ -6,12 +6,11 @@
      "deadLetters": {"orders": {"0": [[17, 18], [40, 42]]}},
      "proofs": {"orders": {"0": [[0, 2000, 2000, "9d2ab4804c10b581"]], "1": [[0, 1990, 1990, "7b1f…"]]}}}
 
-Offsets are by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end. Proofs
-describe the written rows, so that a table can be checked without its log: first, end, number of rows, and the digest of
-these columns of the rows. Formats say how keys and values were decoded, with a digest of the schema if it is a file;
-they are missing if nothing was decoded. Dead letters are the offsets (end excluded) of records that were stored in the
-dead-letter topic instead. The receipt is in the same commit as the rows, so a table has either both
-or neither.
+Offsets are listed by topic, topic id ("" if unknown) and partition: first, end (excluded), leader epoch at the end.
+Proofs describe the written rows, so that a table can be checked without its log: first, end, number of rows, and the
+digest of the listed columns. Formats describe how keys and values were decoded, with a digest of the schema if it is a
+file; they are missing if nothing was decoded. Dead letters are the offsets (end excluded) of records that were stored
+in the dead-letter topic instead. The receipt is in the same commit as the rows, so a table has either both or neither.
 """
 
 import json
@@ -26,9 +25,9 @@ from warmlog.protocol.partitions import TopicPartition
 
 KEY = "warmlog"  # key of a receipt in the metadata of a commit
 UNKNOWN_ID = ""
-MAX_RUNS = 100_000  # of dead letters, in a commit: 2 MB of its metadata
+MAX_RUNS = 100_000  # maximum runs of dead letters in a commit: 2 MB of its metadata
 
-Runs: TypeAlias = tuple[tuple[int, int], ...]  # of offsets, ends excluded
+Runs: TypeAlias = tuple[tuple[int, int], ...]  # runs of offsets, ends excluded
 PositionsForm: TypeAlias = dict[str, dict[str, dict[str, list[Any]]]]
 
 
@@ -51,7 +50,7 @@ class Proof(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The receipt of a commit. `lost`: offsets deleted before they were read. `damaged`: skipped batches.
+    """The receipt of a commit. `lost`: number of offsets deleted before they were read. `damaged`: skipped batches.
 
     `files`: names of its files. `proofs`: proofs of each partition, in order, with digests of these `columns`.
     `formats`: formats of keys and values. `dead_letters`: offsets of records stored in a dead-letter topic instead.
@@ -90,12 +89,12 @@ class Receipt:
         return {**counts, **written, **decoded, "proofs": proofs}
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """Return the positions at which the next commit begins."""
+        """Return the positions at which the next commit starts."""
         return {key: span.end for key, span in self.spans.items()}
 
 
 def runs_of(offsets: Iterable[int]) -> Runs:
-    """Return offsets in order as runs."""
+    """Return sorted offsets as runs."""
     runs: list[tuple[int, int]] = []
     for offset in offsets:
         if runs and runs[-1][1] == offset:

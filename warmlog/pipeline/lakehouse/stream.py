@@ -45,8 +45,8 @@ class TableSink:
 
     `target`, `catalog`, `warehouse` and `storage` are as for `warmlog pipeline table`; so are `formats`, with the names
     of the arguments of `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. `brokers`: options of the
-    source for the brokers of dead letters, `{"bootstrap": "127.0.0.1:9091"}`. Frames need the columns topic,
-    partition and offset, and only columns of the data source. Raises PipelineError; when it is called, also OSError.
+    source for the brokers of dead letters, such as `{"bootstrap": "127.0.0.1:9091"}`. Frames must have the columns
+    topic, partition and offset, and only columns of the data source. Raises PipelineError; when called, also OSError.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ def _receipt(proofs: Proofs, files: list[NewFile], positions: Mapping[TopicParti
 def _written(
     frame: Any, rules: WriteRules, known: Mapping[TopicPartition, int]
 ) -> tuple[Proofs, list[NewFile], set[SchemaKey], list[tuple[TopicPartition, Runs]]]:
-    """Write a frame's rows from the known positions on; return the results. Raises PipelineError."""
+    """Write a frame's rows, starting at the known positions; return the results. Raises PipelineError."""
     from warmlog.pipeline.runner import worker_errors
 
     with worker_errors():
@@ -157,7 +157,7 @@ def _written(
 
 
 def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iterable[Any]) -> Iterator[Any]:
-    """Write the rows of a task, and yield one row that describes them. In a worker."""
+    """Write the rows of a task, and yield one row that describes the files. Runs in a worker."""
     import pyarrow as pa
 
     from warmlog.pipeline.source.arrow import arrow_schema
@@ -207,7 +207,7 @@ def _by_partition(batch: Any, known: Mapping[TopicPartition, int]) -> Iterator[t
 
 
 def _last(offsets: Any, before: int, key: TopicPartition) -> int:
-    """Return the last of some offsets. Raises PipelineError unless they increase from `before` on."""
+    """Return the last offset. Raises PipelineError unless offsets increase, starting above `before`."""
     import numpy as np
 
     numbers = offsets.to_numpy(zero_copy_only=False)

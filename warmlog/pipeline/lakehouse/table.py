@@ -1,8 +1,8 @@
 """The interface of a table, independent of its format.
 
 Invariants:
-1. A commit adds rows, their receipt and the new positions in one step, and only on top of the version that `positions`
-   was read from. Any other commit in between makes it fail with ConflictError.
+1. A commit adds rows, their receipt and the new positions in one step, and only on top of the version from which
+`positions` were read. Any other commit in between makes it fail with ConflictError.
 2. `holds` finds the receipt of a commit whose answer was lost.
 """
 
@@ -23,7 +23,7 @@ class ConflictError(PipelineError):
 
 
 class OutcomeUnknownError(PipelineError):
-    """The answer to a commit was lost; it may be in the table."""
+    """The answer to a commit was lost; the commit may be in the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Committed:
 
 
 class Table(Protocol):
-    """A table that rows are appended to. Methods raise PipelineError, OSError."""
+    """A table to which rows are appended. Methods raise PipelineError, OSError."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class Table(Protocol):
         """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the version's positions of these partitions, except unknown ones."""
+        """Return the positions of these partitions in the version that was read last, except unknown ones."""
 
     def store(self) -> FileStore:
         """Return the store that tasks write files to."""
@@ -61,15 +61,15 @@ class Table(Protocol):
         """Return the columns of the version that was read last, with types as files are written."""
 
     def stored_type(self, kind: Any) -> Any:
-        """Return the type that the table has for one of Arrow."""
+        """Return the type that the table has for an Arrow type."""
 
     def check_change(self, before: Any, after: Any) -> None:
-        """Raise SchemaError if the table cannot have a column, or change it. `before`: None for a new one."""
+        """Raise SchemaError if the table cannot have this column, or change it so. `before`: None for a new column."""
 
     def plan_columns(self, schema: Any) -> None:
-        """Write files with these columns from now on. Those that the table does not have are added.
+        """Write files with these columns from now on. Missing columns are added to the table.
 
-        Delta: by a commit of their own, before the first rows with them; Iceberg: in the commit of these rows.
+        Delta adds them in a separate commit before the first rows with them, Iceberg in the commit of these rows.
         """
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:

@@ -15,7 +15,7 @@ def open_table(
     warehouse: str | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> DeltaTable | IcebergTable:
-    """Return the Delta table at a directory or URL, or with a catalog the Iceberg table of this name.
+    """Return the Delta table in a directory or at a URL, or with a catalog the Iceberg table with this name.
 
     The table is not read yet. `storage`: options of the object store, or properties of the catalog. Raises
     PipelineError.

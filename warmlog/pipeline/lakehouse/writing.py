@@ -1,7 +1,7 @@
-"""Write the records of splits as Parquet files of a table: one task of the job. No commit mentions them yet.
+"""Write the records of splits as Parquet files of a table: one task of the job. No commit references them yet.
 
 1. Files have names that no other task uses, and are complete (and flushed, on local disks) before their task returns.
-2. Memory is bounded by a row group and one Arrow batch; a file that has reached its target size is followed by another.
+2. Memory is bounded by a row group and one Arrow batch; a task continues in a new file at the target size.
 3. Small splits share a file, so that a commit of a thousand partitions does not add a thousand files.
 """
 
@@ -46,7 +46,7 @@ class FileStore(Protocol):
         """Make a closed file durable. Raises OSError."""
 
     def delete(self, name: str) -> None:
-        """Delete a file that no commit mentions. Raises OSError."""
+        """Delete a file that no commit references. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class LocalFiles:
     directory: str
 
     def open(self, path: str) -> Any:
-        """Return a file open for reading; an absolute path may be elsewhere. Raises OSError."""
+        """Return a file open for reading; an absolute path may be outside the directory. Raises OSError."""
         return open(Path(self.directory, path.removeprefix("file://")), "rb")
 
     def create(self, name: str) -> Any:
@@ -122,7 +122,7 @@ class WrittenGroup:
 
 @dataclass(slots=True)
 class _Notes:
-    """What a task reports besides files."""
+    """Results of a task other than files."""
 
     damaged: list[str] = field(default_factory=list)
     unknown: set[SchemaKey] = field(default_factory=set)
@@ -130,7 +130,7 @@ class _Notes:
 
 
 class RowWriter:
-    """Decodes the rows of one partition, and writes dead letters of those that do not fit."""
+    """Decodes the rows of one partition, and writes dead letters for those that do not fit."""
 
     def __init__(self, rules: DecodeRules, key: TopicPartition, letters: LetterWriter) -> None:
         self.rules = rules
@@ -147,7 +147,7 @@ class RowWriter:
 
 
 def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> WrittenGroup:
-    """Write the records of some splits as files. In a worker. Raises PipelineError, InspectError, OSError."""
+    """Write the records of some splits as files. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     notes = _Notes()
     proofs: list[tuple[TopicPartition, Proof]] = []
     parts: list[JobStats] = []
@@ -191,7 +191,7 @@ def _write_split(
         notes.dead.append(((split.topic, split.partition), runs_of(rows.decoder.dead)))
     notes.damaged += map(str, tally.damaged)
     stats = JobStats(rows=digest.rows, decode_s=decoding.seconds + fields.seconds, write_s=writing.seconds)
-    stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it
+    stats.read_s = reading.seconds - decoding.seconds  # each step reads a batch and decodes it
     stats.add_tally(tally)
     return Proof(first_offset_of(split), end_offset_of(split), digest.rows, digest.hexdigest()), stats
 
@@ -202,7 +202,7 @@ def writer(rules: WriteRules, read_rules: ReadRules) -> partial[WrittenGroup]:
 
 
 def groups_of(splits: Sequence[AnySplit], parallelism: int, file_bytes: int) -> list[Group]:
-    """Return the splits of each task, in order: about a file's worth, less if that leaves processors idle."""
+    """Return the splits of each task, in order: about one file's worth, or less if processors would be idle."""
     total = sum(map(size_of_split, splits))
     share = min(file_bytes, -(-total // max(parallelism, 1)))
     groups: list[Group] = []
@@ -216,12 +216,12 @@ def groups_of(splits: Sequence[AnySplit], parallelism: int, file_bytes: int) -> 
 
 
 def size_of_group(group: Group) -> int:
-    """Return the number of bytes a group reads."""
+    """Return the number of bytes that a group reads."""
     return sum(map(size_of_split, group))
 
 
 class FileSequence:
-    """The files of one task, one after the other; a context manager. `complete`: the finished files."""
+    """The files that one task writes in sequence; a context manager. `complete`: the finished files."""
 
     def __init__(self, rules: ParquetRules) -> None:
         self._rules = rules
@@ -272,7 +272,7 @@ class _File:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Number of bytes written so far."""
         return int(self._stream.tell())
 
     def add(self, batch: Any) -> None:
@@ -300,7 +300,7 @@ class _File:
 
 
 def _plain(column: Any) -> Any:
-    """Return times as microseconds, since Python's own times end with the year 9999."""
+    """Return times as microseconds, since Python's times end with the year 9999."""
     import pyarrow as pa
 
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

@@ -1,5 +1,5 @@
-"""Maintenance of tables: small files become large ones, old versions expire, files without a commit go.
+"""Maintenance of tables: merges small files, expires old versions, and deletes files without a commit.
 
-Start with `job` (the steps and what holds across them), then `ledger` (receipts that outlive their commits), `planning`
-(which files go together), `merging` (how they are rewritten), and `delta` and `iceberg` (what differs).
+Start with `job` (the steps and their invariants), then `ledger` (receipts that outlive their commits), `planning`
+(which files are merged), `merging` (how they are rewritten), and `delta` and `iceberg` (the steps that differ).
 """

@@ -1,7 +1,8 @@
-"""Maintenance of a Delta table: versions of the log, and VACUUM.
+"""Maintenance of a Delta table: expiry of log versions, and VACUUM.
 
-Delta has no snapshots to choose: every program that cleans the log keeps it for `delta.logRetentionDuration`, 30 days
-by default. The ledger is in the log, too. It is therefore committed again when it is a day old, or lacks receipts.
+Delta does not expire versions individually: every program that cleans the log retains it for
+`delta.logRetentionDuration`, 30 days by default. The ledger is in the log, too. It is therefore committed again when it
+is a day old, or lacks receipts.
 """
 
 import json
@@ -27,7 +28,7 @@ UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 8
 
 
 class DeltaUpkeep:
-    """Maintains a Delta table. `age`: of files that may go. `now`: returns the time."""
+    """Maintains a Delta table. `age`: minimum age of files to delete. `now`: returns the time."""
 
     def __init__(self, table: DeltaTable, age: timedelta, now: Any = lambda: datetime.now(UTC)) -> None:
         self._table = table
@@ -40,7 +41,7 @@ class DeltaUpkeep:
         return self._table
 
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
-        """Put files in place of others. Raises ConflictError, OutcomeUnknownError."""
+        """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
         from deltalake.transaction import RemoveAction
 
         now, location = now_ms(), f"{self._table.name.rstrip('/')}/"
@@ -90,7 +91,7 @@ class DeltaUpkeep:
             ) from None
 
     def _is_ledger_due(self) -> bool:
-        """Whether there are receipts that the ledger lacks, or the ledger's commit is old."""
+        """Return whether the ledger lacks receipts, or its commit is old."""
         for entry in self._table.history():
             form = _form(entry.get("userMetadata"))
             if KEY in form:
@@ -111,7 +112,7 @@ class DeltaUpkeep:
                 self._table.handle.cleanup_metadata()
 
     def unneeded(self) -> Unneeded:
-        """Return the files that VACUUM deletes: removed from the table, or never committed, for long enough."""
+        """Return the files that VACUUM deletes: files removed from the table or never committed, and old enough."""
         paths = self._vacuum(dry_run=True)
         return Unneeded(paths=tuple(paths), size=sum(self._sizes(paths)))
 
@@ -124,7 +125,7 @@ class DeltaUpkeep:
             return [info.size or 0 for info in files.get_file_info(list(paths))]
 
     def delete(self, unneeded: Unneeded) -> None:
-        """Run VACUUM if it deletes anything: it commits its begin and its end to the log."""
+        """Run VACUUM if it would delete any file, since it commits its start and its end to the log."""
         if unneeded.paths:
             self._vacuum(dry_run=False)
 

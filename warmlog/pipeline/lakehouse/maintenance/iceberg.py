@@ -1,7 +1,8 @@
-"""Maintenance of an Iceberg table: snapshots, and files that none of them needs.
+"""Maintenance of an Iceberg table: expiry of snapshots, and removal of files that no snapshot needs.
 
-pyiceberg expires snapshots in the metadata alone. Files that only they had go with those that a killed run left: what
-is in `data/` and `metadata/` of the table's location, is not named by any snapshot, and is old enough.
+pyiceberg expires snapshots only in the metadata. The files of expired snapshots are deleted together with those that a
+killed run left: all files in `data/` and `metadata/` of the table's location that no snapshot names and that are old
+enough.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,8 @@ FOLDERS = ("data", "metadata")
 class IcebergUpkeep:
     """Maintains an Iceberg table.
 
-    `snapshot_age`: of snapshots that may go; the newest `keep_snapshots` stay, and those of branches and tags. `age`:
-    of files that may go. `now`: returns the time.
+    `snapshot_age`: minimum age of snapshots to expire; the newest `keep_snapshots` and those of branches and tags are
+    retained. `age`: minimum age of files to delete. `now`: returns the time.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class IcebergUpkeep:
         return self._table
 
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
-        """Put files in place of others. Raises ConflictError, OutcomeUnknownError."""
+        """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
         with self._commit(ledger) as transaction:
             _replace(transaction, self._table.handle, {file.path for file in removed}, [file.name for file in added])
 
@@ -74,7 +75,7 @@ class IcebergUpkeep:
         )
 
     def expire(self, expired: Expired, ledger: Sequence[Receipt]) -> None:
-        """Expire snapshots, and keep the ledger in the same commit. Raises ConflictError, OutcomeUnknownError."""
+        """Expire snapshots, and store the ledger in the same commit. Raises ConflictError, OutcomeUnknownError."""
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
         if expired.versions:
@@ -82,9 +83,10 @@ class IcebergUpkeep:
                 ExpireSnapshots(transaction).by_ids(list(expired.versions)).commit()
 
     def unneeded(self) -> Unneeded:
-        """Return the files that no snapshot needs. They are listed before the metadata is read again.
+        """Return the files that no snapshot needs. Files are listed before the metadata is read again.
 
-        So a file that is committed meanwhile is known to be needed; one that is not is older than any commit takes.
+        So a file that is committed meanwhile is known to be needed; an uncommitted one is older than any commit can
+        take.
         """
         before = self._now() - self._age
         listed = [info for info in self._listed() if info.mtime is not None and info.mtime < before]
@@ -94,7 +96,7 @@ class IcebergUpkeep:
         return Unneeded(paths=tuple(info.path for info in gone), size=sum(info.size or 0 for info in gone))
 
     def _files(self) -> tuple[Any, str]:
-        """Return Arrow's file system of the table, and the path of its location there. Raises PipelineError."""
+        """Return the table's Arrow file system, and the path of its location there. Raises PipelineError."""
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
         table = self._table.handle
@@ -135,7 +137,7 @@ class IcebergUpkeep:
         """Delete these files."""
         files, _ = self._files()
         for path in unneeded.paths:
-            with suppress(FileNotFoundError):  # another maintenance was faster
+            with suppress(FileNotFoundError):  # another maintenance run has deleted it
                 files.delete_file(path)
 
 
@@ -151,7 +153,7 @@ class _Commit:
 
         self._transaction = self._table.handle.transaction()
         snapshot = self._table.version
-        # The public methods that require a snapshot add one.
+        # The public methods that add this requirement also add a snapshot.
         requirement = AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": snapshot or None})
         self._transaction._apply((), (requirement,))  # noqa: SLF001
         if self._ledger:
@@ -172,13 +174,13 @@ class _Commit:
 
 
 def _replace(transaction: Any, table: Any, removed: set[str], added: Sequence[str]) -> None:
-    """Stage a snapshot in which files take the place of others."""
+    """Stage a snapshot that replaces the removed files by the added ones."""
     from pyiceberg.io.pyarrow import parquet_file_to_data_file
     from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _OverwriteFiles
 
     class Replace(_OverwriteFiles):
-        """An overwrite that changes no rows, so that readers of changes pass over it; pyiceberg 0.12 has none."""
+        """A `replace` operation, which changes no rows, so that change readers skip it; pyiceberg 0.12 lacks it."""
 
         def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
             summary = super()._summary(snapshot_properties or {})

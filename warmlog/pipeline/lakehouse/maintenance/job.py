@@ -1,11 +1,12 @@
-"""The job behind `warmlog pipeline table maintain`: small files are merged, old versions expire, unneeded files go.
+"""The job behind `warmlog pipeline table maintain`: merges small files, expires versions, deletes unneeded files.
 
-1. Each step is repeatable, and nothing is deleted that a version has: a job that is killed leaves files without a
-   commit, which a later one deletes.
-2. A commit goes on top of a version that was read: the files that it replaces are all in it, and the ledger has the
-   receipts of all its commits. If another commit comes first, the same files are committed on top of that one.
-3. Files without a commit are kept for `MIN_AGE` at least. A batch of a job is planned to take a minute from its first
-   file to its commit, so none is left that long.
+1. Each step is repeatable, and no file of a version is deleted: a job that is killed leaves files without a commit,
+which a later job deletes.
+2. A commit is made on top of a version that was read: this version has all the files that the commit replaces, and the
+ledger has the receipts of all commits up to it. If another commit comes first, the same files are committed on top of
+that one.
+3. Files without a commit are retained for at least `MIN_AGE`. A batch of a job is planned to take a minute from its
+first file to its commit, so no file of a running job is that old.
 """
 
 import logging
@@ -30,15 +31,15 @@ from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, NewFile
 
 _log = logging.getLogger(__name__)
 
-MIN_AGE = timedelta(days=1)  # of files without a commit
+MIN_AGE = timedelta(days=1)  # minimum age of files without a commit before they are deleted
 
 
 @dataclass(slots=True, kw_only=True)
 class Maintenance:
-    """What was done, or would be. Sizes are in bytes.
+    """Summary of the work that was done, or that a dry run would do. Sizes are in bytes.
 
-    `merged_files`: small files that became `new_files`, with `rows`. `versions`: that expired; `kept_versions`: that
-    did not. `left_alone`: paths of files that cannot be merged, and why.
+    `merged_files`: small files merged into `new_files`, with `rows`. `versions`: expired versions; `kept_versions`:
+    retained ones. `left_alone`: paths of files that cannot be merged, with the reason.
     """
 
     table: str
@@ -60,7 +61,7 @@ class Maintenance:
 
 
 class MaintenanceJob:
-    """Maintains a table. `file_bytes`: target size of files. `pause`: waits so many seconds before another attempt."""
+    """Maintains a table. `file_bytes`: target size of files. `pause`: waits the given seconds before a retry."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class MaintenanceJob:
     # -- small files --
 
     def _merge(self) -> None:
-        """Merge bins until there are none: what is still small after one goes into another."""
+        """Merge bins until there are none. Results that are still small are candidates for the next bins."""
         while planned := self._bins():
             for part in planned:
                 if self.done.dry_run:
@@ -188,7 +189,7 @@ class MaintenanceJob:
     def _discard(self, files: Sequence[NewFile]) -> None:
         store = self._table.store()
         for file in files:
-            with suppress(OSError, PipelineError):  # what cannot be deleted now is unneeded later
+            with suppress(OSError, PipelineError):  # a file that cannot be deleted now is found again by a later run
                 store.delete(file.name)
 
     # -- versions --

@@ -1,9 +1,9 @@
-"""Rewrite the files of a bin as fewer ones, sorted by topic, partition and offset.
+"""Rewrite the files of a bin as fewer files, sorted by topic, partition and offset.
 
-1. Each row goes from one file to another as it is, all columns of it. Rows that are there twice stay there twice.
+1. Each row is copied unchanged, with all its columns. Duplicate rows stay duplicated.
 2. A file is read a row group at a time, which is sorted; row groups of a file must follow each other in order, as all
    writers of this package leave them. Memory is bounded by one row group of each file of the bin.
-3. Proofs of receipts are checked on the way: those that the rows agree with are merged with their neighbours.
+3. Proofs of receipts are checked in the same pass: adjacent proofs that match the rows are merged.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from warmlog.pipeline.lakehouse.receipts import Proof
 from warmlog.pipeline.lakehouse.writing import FileSequence, FileStore, NewFile, ParquetRules
 from warmlog.protocol.partitions import TopicPartition
 
-MERGED_ROWS = 1 << 22  # of a proof, at most: an audit compares so many rows one by one if they are not as they were
+MERGED_ROWS = 1 << 22  # maximum number of rows of a proof: if the digest differs, an audit compares them one by one
 
 RowKey = tuple[str, int, int]  # topic ("" without the column), partition, offset
 
@@ -37,7 +37,7 @@ class UnorderedFileError(PipelineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """Result of a rewrite: new files, which no commit mentions yet, their number of rows, and proofs."""
+    """Result of a rewrite: new files, which no commit references yet, their number of rows, and merged proofs."""
 
     files: tuple[NewFile, ...]
     rows: int
@@ -61,7 +61,7 @@ def rewrite(store: FileStore, part: Bin, *, compression: str, file_bytes: int) -
 
 
 class _Rows:
-    """Sorted rows of a row group, and how many of them are taken."""
+    """Sorted rows of a row group, and the number of rows already taken."""
 
     def __init__(self, table: Any) -> None:
         self._table = table.sort_by([(name, "ascending") for name in ROW_KEYS if name in table.column_names])
@@ -82,7 +82,7 @@ class _Rows:
         return self[len(self) - 1]
 
     def take(self, until: RowKey) -> Any:
-        """Return the next rows up to a key, included."""
+        """Return the next rows up to and including a key."""
         first, self._taken = self._taken, bisect_right(self, until, self._taken)
         return self._table.slice(first, self._taken - first)
 
@@ -109,7 +109,8 @@ def _row_groups(store: FileStore, file: DataFile, opened: ExitStack) -> Iterator
 def _merged(sources: Sequence[Iterator[_Rows]]) -> Iterator[Any]:
     """Yield the rows of all sources in order.
 
-    Each step takes the rows up to the least of the last keys in memory: no source has an earlier one later.
+    Each step takes the rows up to the least of the last keys in memory, because no source has an earlier key after
+    that.
     """
     import pyarrow as pa
 
@@ -130,7 +131,7 @@ def _merged(sources: Sequence[Iterator[_Rows]]) -> Iterator[Any]:
 
 
 class _Proving:
-    """Checks the proofs of a bin's receipts against its rows, as these go by in order."""
+    """Checks the proofs of a bin's receipts against its rows, which are added in order."""
 
     def __init__(self, part: Bin) -> None:
         self._by_key: dict[TopicPartition, list[_Run]] = {}
@@ -153,7 +154,7 @@ class _Proving:
                 run.add(rows)
 
     def _by_partition(self, batch: Any) -> Iterator[tuple[TopicPartition, Any]]:
-        """Yield the rows of each partition; without a topic column they are of the only topic."""
+        """Yield the rows of each partition. Without a topic column, all rows belong to the only topic."""
         import numpy as np
 
         partitions = batch.column("partition").to_numpy(zero_copy_only=False)
@@ -178,17 +179,17 @@ class _Proving:
 
 
 class _Run:
-    """Consecutive proofs of a partition that the rows agree with. `proofs`: in order."""
+    """Merges consecutive proofs of a partition that match the rows. `proofs`: all proofs to check, in order."""
 
     def __init__(self, key: TopicPartition, columns: tuple[str, ...], proofs: Sequence[Proof]) -> None:
         self._key = key
         self._columns = columns
         self._proofs = proofs
         self._at = 0
-        self._rows = RowDigest(columns)  # of the proof in question
-        self._agreed: list[Proof] = []  # before it
-        self._digest = RowDigest(columns)  # of these
-        self._trial = RowDigest(columns)  # of these, and of the proof in question
+        self._rows = RowDigest(columns)  # rows of the current proof
+        self._agreed: list[Proof] = []  # matching proofs just before the current one
+        self._digest = RowDigest(columns)  # rows of `_agreed`
+        self._trial = RowDigest(columns)  # rows of `_agreed` and of the current proof
         self._done: list[MergedProof] = []
 
     def add(self, rows: Any) -> None:
@@ -211,7 +212,7 @@ class _Run:
             at = end
 
     def _check(self) -> None:
-        """Decide on the proof in question, all rows of which have come."""
+        """Check the current proof, whose rows are complete, and continue with the next one."""
         proof = self._proofs[self._at]
         self._at += 1
         if (self._rows.rows, self._rows.hexdigest()) != (proof.rows, proof.digest):
@@ -225,7 +226,7 @@ class _Run:
         self._rows, self._trial = RowDigest(self._columns), self._digest.copy()
 
     def _close(self) -> None:
-        """Merge the proofs that agreed."""
+        """Merge the consecutive proofs that matched."""
         if len(self._agreed) > 1:
             first, end = self._agreed[0].first, self._agreed[-1].end
             after = Proof(first, end, self._digest.rows, self._digest.hexdigest())
@@ -233,7 +234,7 @@ class _Run:
         self._agreed, self._digest = [], RowDigest(self._columns)
 
     def finish(self) -> list[MergedProof]:
-        """Return the proofs that were merged, when all rows have come."""
+        """Check the remaining proofs after the last row, and return the merged ones."""
         while self._at < len(self._proofs):
             self._check()
         self._close()

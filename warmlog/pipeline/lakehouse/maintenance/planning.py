@@ -1,11 +1,11 @@
-"""Choose which files of a table become fewer: bins of small files, each of which is rewritten and committed by itself.
+"""Choose which files of a table are merged: bins of small files, each rewritten and committed separately.
 
-1. Only files that warmlog has written are rewritten, by their names or because a receipt names them. Those of other
-   programs stay as they are, and so do files of which rows are deleted by deletion vectors or delete files.
+1. Only files that warmlog has written, judging by their names or by receipts, are rewritten. Files of other programs
+stay as they are, as do files with rows that deletion vectors or delete files remove.
 2. Files of a bin have the same columns, down to the types, and rows of the same era (`ledger`). Files that no receipt
-   names any more are among themselves.
-3. A bin's row groups fit into memory: `OPEN_BYTES`, and at most `OPEN_FILES` files. What it becomes may still be small;
-   then it goes into another bin.
+names any more are merged only with each other.
+3. A bin's row groups fit into memory: `OPEN_BYTES`, and at most `OPEN_FILES` files. The merged file may still be small,
+and is then a candidate for another bin.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,16 @@ from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.writing import PREFIX, FileStore
 
-OPEN_BYTES = 256 << 20  # of decoded row groups, one of each file of a bin
+OPEN_BYTES = 256 << 20  # maximum size of decoded row groups, one of each file of a bin
 OPEN_FILES = 64
 SMALL = 0.75  # share of the target size below which a file is rewritten
-BIN_TARGETS = 8  # a bin is at most so many files of the target size: what a kill or a conflict costs
+BIN_TARGETS = 8  # maximum size of a bin in target sizes; a kill or a conflict repeats this much work
 UNKNOWN_ERA = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What a file's footer says. `schema`: of Arrow, with field ids. `group_bytes`: its largest row group, decoded."""
+    """Contents of a file's footer. `schema`: Arrow's, with field ids. `group_bytes`: largest row group, decoded."""
 
     schema: Any
     group_bytes: int
@@ -34,7 +34,7 @@ class Footer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Files to be rewritten together, in the order of their commits, and the receipts that name them."""
+    """Files to rewrite together, in commit order, and the receipts that name them."""
 
     files: tuple[DataFile, ...]
     schema: Any
@@ -42,7 +42,7 @@ class Bin:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Size of its files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -69,7 +69,7 @@ def candidates(files: Iterable[DataFile], receipts: Iterable[Receipt], target: i
 def bins(
     files: Sequence[tuple[DataFile, Footer]], receipts: Sequence[Receipt], target: int, skip: Iterable[frozenset[str]]
 ) -> list[Bin]:
-    """Return the bins of candidates. `receipts`: from oldest to newest. `skip`: names of bins that stay."""
+    """Return the bins of candidates. `receipts`: from oldest to newest. `skip`: names of bins to leave as they are."""
     order: dict[str, tuple[int, int]] = {}
     for number, (receipt, era) in enumerate(zip(receipts, eras(receipts), strict=True)):
         for name in receipt.files:
@@ -91,7 +91,7 @@ def bins(
 
 
 def _parts(files: Sequence[tuple[DataFile, Footer]], target: int) -> list[list[tuple[DataFile, Footer]]]:
-    """Divide files of a group, in order, by the limits of a bin."""
+    """Divide the files of a group, in order, into bins within the limits."""
     parts: list[list[tuple[DataFile, Footer]]] = [[]]
     size = memory = 0
     for file, footer in files:

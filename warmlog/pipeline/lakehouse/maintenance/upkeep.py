@@ -1,4 +1,4 @@
-"""What maintenance needs of a table, whichever its format."""
+"""The interface of a table for maintenance, independent of its format."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from warmlog.pipeline.lakehouse.writing import NewFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """Versions that expire. `kept`: those that remain. `moves_ledger`: whether receipts go to the ledger before."""
+    """Versions to expire. `kept`: retained versions. `moves_ledger`: whether receipts move to the ledger first."""
 
     versions: tuple[int, ...]
     kept: int
@@ -21,21 +21,21 @@ class Expired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unneeded:
-    """Files that no version needs any more. `size`: bytes of those whose size is known."""
+    """Files that no version needs any more. `size`: total bytes of the files whose size is known."""
 
     paths: tuple[str, ...]
     size: int
 
 
 class Upkeep(Protocol):
-    """The steps of maintenance that differ. Methods raise PipelineError, OSError."""
+    """The steps of maintenance that depend on the format. Methods raise PipelineError, OSError."""
 
     @property
     def table(self) -> Table:
         """The table."""
 
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
-        """Put files in place of others with the same rows, and the ledger, on top of the version that was read.
+        """Commit files that replace others with the same rows, and the ledger, on top of the version that was read.
 
         Raises ConflictError, OutcomeUnknownError.
         """
@@ -47,7 +47,7 @@ class Upkeep(Protocol):
         """Remove old versions, and commit the ledger with or before them. Raises ConflictError, OutcomeUnknownError."""
 
     def unneeded(self) -> Unneeded:
-        """Return the files that no version needs, and that are older than any that a job may still commit."""
+        """Return the files that no version needs and that are too old for a running job to commit them."""
 
     def delete(self, unneeded: Unneeded) -> None:
         """Delete these files."""

@@ -1,6 +1,6 @@
 """Decode keys and values of records into columns of a table.
 
 Start with `formats` (what a user chooses), then `readers` (a schema as a type of Arrow and a function from bytes),
-`layout` (which columns a table gets from schemas), `decoding` (what a task does) and `catalog` (what the job knows of
-schemas, batch after batch).
+`layout` (the columns that a table gets from schemas), `decoding` (the work of a task) and `catalog` (the schemas that
+the job has learned from batches).
 """

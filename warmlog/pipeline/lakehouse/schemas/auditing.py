@@ -1,4 +1,4 @@
-"""Decode a log's records again, as the receipts of a table say that they were, to compare them with its rows."""
+"""Decode a log's records again, by the formats in a table's receipts, to compare them with the table's rows."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from warmlog.pipeline.source.options import COLUMNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSources:
-    """Where an audit gets schemas: a registry, and all files that were used as `--key-schema` and `--value-schema`."""
+    """Sources of schemas for an audit: a registry, and all files used as `--key-schema` and `--value-schema`."""
 
     registry: RegistryAddress | None = None
     key: tuple[Path, ...] = ()
@@ -31,7 +31,7 @@ def sources_of(
     schema_registry: str | None = None,
     **login: Any,
 ) -> SchemaSources:
-    """Check where schemas are, named as the options of `warmlog pipeline audit`. Raises PipelineError."""
+    """Check the sources of schemas, named as the options of `warmlog pipeline audit`. Raises PipelineError."""
     registry = registry_of(schema_registry, **login)
     return SchemaSources(registry=registry, key=tuple(key_schema), value=tuple(value_schema))
 
@@ -61,7 +61,7 @@ class ReceiptSchemas:
         return self._rules[name, columns]
 
     def learn(self, unknown: Collection[SchemaKey]) -> None:
-        """Get schemas that records of the log have. Raises PipelineError."""
+        """Get schemas that records of the log refer to. Raises PipelineError."""
         for catalog in self._catalogs.values():
             catalog.learn([schema for schema in unknown if catalog.layout.formats.of(schema[0]).name == "confluent"])
         self._rules.clear()
@@ -74,7 +74,7 @@ class ReceiptSchemas:
             key=key,
             value=value,
             nest_value=bool(form.get("nested")),
-            on_bad_row="null",  # receipts name the offsets of dead letters, and the audit leaves these out
+            on_bad_row="null",  # receipts name the offsets of dead letters, which the audit omits
             registry=self._sources.registry,
         )
 
@@ -87,7 +87,7 @@ class ReceiptSchemas:
             try:
                 known = format_of(side, name, path, form[2] if len(form) > 2 else None)
             except PipelineError:
-                continue  # a file for others of the receipts
+                continue  # not a schema of this format: it may belong to another receipt
             if known.form() == list(form):
                 return known
         given = f"; {', '.join(map(str, paths))} {'is' if len(paths) == 1 else 'are'} not it" if paths else ""

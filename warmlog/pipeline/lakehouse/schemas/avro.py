@@ -1,7 +1,8 @@
-"""Avro: types of schemas as those of Arrow, and values by fastavro.
+"""Avro: converts types of schemas to Arrow types, and decodes values with fastavro.
 
-fastavro reads numbers of logical types as numbers, which pyarrow takes without an object for each; only decimals need
-one. A union of several types becomes a struct with a field for each, of which one is set.
+Logical types are removed from the schema that fastavro reads by, so that values stay plain numbers, which pyarrow
+converts without creating an object for each; only decimals are an exception. A union of several types becomes a struct
+with a field for each, of which one is set.
 
 Source: the Avro specification 1.12, "Logical Types".
 """
@@ -18,7 +19,7 @@ Typed = tuple[Any, Any, Convert]  # type in the table, type of what is decoded, 
 
 
 class AvroReader:
-    """Reads values of a schema. `references`: schemas with the types that it names. Raises SchemaError."""
+    """Reads values of a schema. `references`: schemas of the types that it refers to. Raises SchemaError."""
 
     def __init__(self, text: str, references: Mapping[str, str]) -> None:
         from fastavro import parse_schema
@@ -35,7 +36,7 @@ class AvroReader:
         self.type, self.raw_type, self._convert = self._typed(whole, "", ())
 
     def decode(self, data: bytes) -> Any:
-        """Return the value. Raises BadValueError unless the bytes are one value."""
+        """Return the value. Raises BadValueError unless the bytes are exactly one value."""
         from fastavro import schemaless_reader
 
         stream = BytesIO(data)
@@ -43,14 +44,14 @@ class AvroReader:
             value = schemaless_reader(
                 stream, self._schema, None, return_record_name=True, return_record_name_override=True
             )
-        except Exception as error:  # whatever a decoder of foreign bytes raises
+        except Exception as error:  # a decoder may raise any exception for invalid bytes
             raise BadValueError(f"not a value of its Avro schema: {str(error) or repr(error)}") from error
         if stream.tell() != len(data):
             raise BadValueError(f"not a value of its Avro schema: {len(data) - stream.tell()} bytes follow the value")
         return value if self._convert is None else self._convert(value)
 
     def _typed(self, node: Any, path: str, outer: tuple[str, ...]) -> Typed:
-        """Return the types of a schema. `outer`: names of the records around it."""
+        """Return the types of a schema. `outer`: names of the enclosing records."""
         if isinstance(node, list):
             return self._union(node, path, outer)
         if isinstance(node, str):
@@ -118,7 +119,7 @@ class AvroReader:
         )
 
     def _category(self, branch: Any) -> str:
-        """Return what Python can tell a branch of a union by."""
+        """Return the Python-visible category of a union's branch."""
         node = self._names.get(branch, branch) if isinstance(branch, str) else branch
         kind = node if isinstance(node, str) else node["type"]
         if kind in {"record", "error"}:
@@ -170,7 +171,7 @@ def _primitive(kind: str, node: Mapping[str, Any], path: str) -> Typed:
 
 
 def _wider(first: Typed, second: Typed, path: str) -> tuple[Any, Any]:
-    """Return the types of two branches that Python cannot tell apart, as int and long."""
+    """Return the common type of two branches that have the same Python type, such as int and long."""
     import pyarrow as pa
 
     for wide in (pa.int64(), pa.float64()):
@@ -180,7 +181,7 @@ def _wider(first: Typed, second: Typed, path: str) -> tuple[Any, Any]:
 
 
 def _branch_names(members: Mapping[str, Typed]) -> dict[str, str]:
-    """Return the name of each branch's field: a record's own name, with its namespace if others are called so, too."""
+    """Return the name of each branch's field: a record's name, with its namespace if others have the same name."""
     short = {category: category.removeprefix("record ").rpartition(".")[2] for category in members}
     return {
         category: name if list(short.values()).count(name) == 1 else category.removeprefix("record ").replace(".", "_")
@@ -207,7 +208,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-# -- conversions of fastavro's values, where a union is inside --
+# -- conversions of fastavro's values that contain a union --
 
 
 def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:

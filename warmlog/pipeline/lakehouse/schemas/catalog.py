@@ -1,9 +1,9 @@
-"""What the job knows of schemas: those that records of its batches had, and the columns that follow from them.
+"""The schemas that the job has found in records of its batches, and the columns that follow from them.
 
-1. Columns follow from the schemas alone that records were written with, never from values. A table gets those of a
-   schema when the first records of it are committed.
-2. A column has the least type that holds what the table has and what the schema says. What cannot be brought together
-   is an error, or makes rows of the schema such that do not fit.
+1. Columns follow only from the schemas that records were written with, never from values. A table gets the columns of a
+schema with the commit of the first records that have it.
+2. A column has the least type that holds both the table's and the schema's type. If there is none, it is an error, or
+rows of the schema count as rows that do not fit.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ from warmlog.pipeline.lakehouse.table import Table
 
 
 class SchemaCatalog:
-    """Schemas of a topic's records, and the rules that tasks decode by. Raises PipelineError when it is made."""
+    """Schemas of a topic's records, and the rules by which tasks decode. The constructor raises PipelineError."""
 
     def __init__(self, formats: Formats, columns: Collection[str]) -> None:
         self.layout = Layout(formats, tuple(columns))
@@ -35,7 +35,7 @@ class SchemaCatalog:
         self._unusable: dict[SchemaKey, str] = {}
 
     def learn(self, unknown: Collection[SchemaKey]) -> None:
-        """Get schemas that tasks have met. Raises PipelineError."""
+        """Get the schemas that tasks have reported as unknown. Raises PipelineError."""
         for key in sorted(unknown):
             assert self._registry is not None, "only values with ids of schemas have unknown ones"
             _, schema_id, message = key
@@ -47,13 +47,13 @@ class SchemaCatalog:
                 self._refuse(self._unusable, key, error)
             else:
                 self._schemas[schema_id] = schema
-                if schema.kind != "protobuf" or message:  # else tasks can tell now which message it is
+                if schema.kind != "protobuf" or message:  # otherwise tasks report it again, with the message
                     self._met[key] = None
 
     def rules(self, table: Table) -> DecodeRules:
         """Return the rules for records of the schemas that are known. Raises PipelineError.
 
-        Their columns may be wider than the table's, or not be in it yet.
+        Their columns may be wider than the table's, or missing in the table so far.
         """
         import pyarrow as pa
 
@@ -80,14 +80,14 @@ class SchemaCatalog:
         )
 
     def _refuse(self, refused: dict[SchemaKey, str], key: SchemaKey, error: SchemaError) -> None:
-        """Note why rows of a schema do not fit. Raises PipelineError if that is to stop the job."""
+        """Record why rows of a schema do not fit. Raises PipelineError if such rows have to stop the job."""
         if self._formats.on_bad_row == "fail":
             raise PipelineError(f"{key[0]} of schema {key[1]}: {error}") from error
         refused[key] = str(error)
 
 
 class _Columns:
-    """Columns of a table as they grow by schemas."""
+    """Columns of a table, extended by schemas."""
 
     def __init__(self, layout: Layout, table: Table) -> None:
         self._layout = layout
@@ -97,7 +97,7 @@ class _Columns:
         self._names: dict[Side, dict[str, None]] = {side: {} for side in layout.decoded}
 
     def add(self, side: Side, schema: WriterSchema) -> None:
-        """Add the columns of a schema, and widen those that are known. Raises SchemaError, and changes nothing."""
+        """Add the columns of a schema, and widen known ones. Changes nothing if it raises SchemaError."""
         import pyarrow as pa
 
         wanted = [

@@ -1,8 +1,8 @@
-"""Write records that do not fit a table to a dead-letter topic, with headers that say where they are from, and why.
+"""Write records that do not fit a table to a dead-letter topic, with headers that give their origin and the reason.
 
-A task has written the letters of its records, acknowledged by all in-sync replicas, before the commit that leaves these
-out. A task that is repeated writes them again: each letter is there at least once. Headers have the names of KIP-1191,
-so `warmlog share dead-letters` and `redrive` read them.
+A task writes the dead letters of its records, acknowledged by all in-sync replicas, before the commit that omits these
+records. A repeated task writes them again, so each letter is stored at least once. Headers have the names of KIP-1191,
+so that `warmlog share dead-letters` and `redrive` can read them.
 
 Source: org.apache.kafka.server.share.dlq.ShareGroupDLQStateManager.
 """
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Letter(NamedTuple):
-    """A record that does not fit, and why."""
+    """A record that does not fit, and the reason."""
 
     topic: str
     partition: int
@@ -36,7 +36,7 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterTopic:
-    """Where letters go."""
+    """The topic to which letters are written."""
 
     topic: str
     brokers: Brokers
@@ -48,7 +48,7 @@ class DeadLetterTopic:
 
 
 class LetterWriter:
-    """Writes letters; a context manager. The broker is connected for the first letter. Methods raise PipelineError."""
+    """Writes letters; a context manager. It connects for the first letter. Methods raise PipelineError."""
 
     def __init__(self, target: DeadLetterTopic | None) -> None:
         self._target = target
@@ -56,7 +56,7 @@ class LetterWriter:
         self._partitions = 0
 
     def open(self) -> None:
-        """Connect, and read how many partitions the topic has."""
+        """Connect, and read the topic's number of partitions."""
         from warmlog.client import Client, UnknownTopicError, WarmlogError
         from warmlog.client.settings import Settings
 
@@ -103,7 +103,7 @@ class LetterWriter:
 
 
 def headers_of(letter: Letter) -> Headers:
-    """Return the headers of a letter: those of the record, and those that Kafka's dead letters have."""
+    """Return the headers of a letter: those of the record, and those of Kafka's dead letters."""
     texts = {
         "topic": letter.topic,
         "partition": str(letter.partition),

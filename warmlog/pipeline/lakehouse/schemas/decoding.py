@@ -1,11 +1,12 @@
-"""Decode the keys and values of record batches into columns: what a task does with each batch of the source.
+"""Decode the keys and values of record batches into columns: the work of a task for each batch of the source.
 
-1. Values of one schema are decoded together, and become one Arrow array. If that fails, halves of them are tried, until
-   each value that does not fit is known.
-2. A row that does not fit is an error, or has nulls with the reason and its bytes beside them, or is left out and
-   becomes a dead letter.
-3. A schema that the task does not know is reported to the job, which repeats the batch with it. The task goes on only
-   to collect further ones.
+1. Values of one schema are decoded together into one Arrow array. If that fails, they are bisected until each value
+   that
+does not fit is known.
+2. A row that does not fit is an error, or is stored with nulls, the reason and its bytes, or is omitted and becomes a
+dead letter.
+3. A schema that the task does not know is reported to the job, which repeats the batch with it. The task continues only
+to collect further unknown schemas.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,15 +22,15 @@ from warmlog.pipeline.lakehouse.schemas.readers import Reader, WriterSchema, rea
 from warmlog.pipeline.lakehouse.schemas.registry import HEADER, schema_id_of
 from warmlog.pipeline.lakehouse.schemas.types import BadValueError, conformed
 
-SchemaKey = tuple[Side, int, str]  # the id, and the message of Protobuf's schemas
+SchemaKey = tuple[Side, int, str]  # side, schema id, message (only for Protobuf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRules:
-    """Rules for decoding rows. `schema`: of the table's rows; `fields`: columns of each decoded side.
+    """Rules for decoding rows. `schema`: schema of the table's rows; `fields`: columns of each decoded side.
 
-    Columns of the schema that no side has are null. `schemas`: by id. `refused`: why values of a schema have no columns
-    in the table. `met`: schemas whose columns the fields have.
+    Columns of the schema that no side has are null. `schemas`: known schemas by id. `refused`: the reason why values of
+    a schema have no columns in the table. `met`: schemas whose columns are in `fields`.
     """
 
     layout: Layout
@@ -47,7 +48,7 @@ class DecodeRules:
 
 @dataclass(slots=True)
 class _Values:
-    """Values of one schema in a batch: their rows, and what they were decoded to."""
+    """Values of one schema in a batch: their rows, and the decoded objects."""
 
     reader: Reader
     rows: list[int] = field(default_factory=list)
@@ -55,9 +56,9 @@ class _Values:
 
 
 class RowDecoder:
-    """Decodes batches of one partition. `unknown`: schemas that the rules do not have.
+    """Decodes batches of one partition. `unknown`: schemas that the rules lack.
 
-    `letters`: of rows that were left out; whoever writes them empties the list. `dead`: the offsets of these rows.
+    `letters`: dead letters of omitted rows; the caller that writes them clears the list. `dead`: offsets of these rows.
     """
 
     def __init__(self, rules: DecodeRules, topic: str, partition: int) -> None:
@@ -94,7 +95,7 @@ class RowDecoder:
         return self._left_out(batch, rows, reasons) if reasons and self._rules.has_dead_letters else rows
 
     def _left_out(self, batch: Any, rows: Any, reasons: Mapping[int, str]) -> Any:
-        """Return the rows that fit, and note the others as dead letters."""
+        """Return the rows that fit, and add the others to the dead letters."""
         import pyarrow as pa
 
         numbers = sorted(reasons)
@@ -125,7 +126,7 @@ class RowDecoder:
         )
 
     def _side(self, side: Side, column: Any, bad: dict[int, str]) -> Any:
-        """Return the columns of a side as an array of structs. `bad`: gets the reasons of rows that do not fit."""
+        """Return the columns of a side as an array of structs. `bad`: receives the reasons of rows that do not fit."""
         import numpy as np
         import pyarrow as pa
 
@@ -144,7 +145,7 @@ class RowDecoder:
         return whole.take(pa.array(order, mask=order < 0))
 
     def _decoded(self, side: Side, values: Sequence[bytes | None], bad: dict[int, str]) -> dict[Any, _Values]:
-        """Return the values of each schema."""
+        """Return the decoded values by schema."""
         by_schema: dict[Any, _Values] = {}
         for row, value in enumerate(values):
             if value is None:
@@ -165,9 +166,9 @@ class RowDecoder:
         return by_schema
 
     def _split(self, side: Side, value: bytes) -> tuple[WriterSchema | None, bytes]:
-        """Return the schema of a value, and its bytes; None if the schema is unknown.
+        """Return the schema of a value (None if unknown) and the bytes without the header.
 
-        Raises BadValueError for other bytes, or a schema that is refused.
+        Raises BadValueError if the header is invalid, or if the schema is refused.
         """
         schema = self._layout.formats.of(side).schema
         if schema is not None:
@@ -188,9 +189,9 @@ class RowDecoder:
 def _arrays(
     values: _Values, side: Side, kind: Any, *, is_spread: bool, bad: dict[int, str]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number of a first value, and an array of structs of it and those after it.
+    """Yield arrays of structs of consecutive values, each with the index of its first value.
 
-    `bad`: gets the reasons for values that are in no array.
+    `bad`: receives the reasons of values that are in no array.
     """
     waiting = [(0, len(values.objects))]
     while waiting:
@@ -220,14 +221,14 @@ def _array(reader: Reader, objects: Sequence[Any], side: Side, kind: Any, *, is_
 
 
 def _errors_of_values() -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises for a value that does not fit a type."""
+    """Return the exceptions that pyarrow raises for a value that does not fit a type."""
     import pyarrow as pa
 
     return (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def _blamed(value: Any, raw: Any, final: Any, path: str) -> str:
-    """Return the path of the field in a value that does not fit its type; as far as it can be told."""
+    """Return the path, as far as known, of the field of a value that does not fit its type."""
     import pyarrow as pa
 
     if pa.types.is_struct(raw) and isinstance(value, dict):
@@ -254,7 +255,7 @@ def _nulls(batch: Any, kind: Any) -> Any:
 
 
 def _only(column: Any, rows: Mapping[int, str]) -> Any:
-    """Return a column with the values of some rows; others are null."""
+    """Return a column with the values of the given rows; other rows are null."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""What a user chooses: formats of keys and values, where schemas are, and what to do with rows that do not fit."""
+"""A user's choices: formats of keys and values, sources of schemas, and the handling of rows that do not fit."""
 
 import os
 from collections.abc import Sequence
@@ -31,24 +31,24 @@ LIBRARIES = {
     "confluent": ("confluent_kafka", "fastavro", "grpc_tools", "httpx2", "jsonschema_rs"),
 }
 PASSWORD = "WARMLOG_SCHEMA_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
-ERROR_COLUMN = "decodeError"  # of rows that do not fit, if these are kept
+ERROR_COLUMN = "decodeError"  # for rows that do not fit, if they are stored
 RAW_COLUMNS = {"key": "rawKey", "value": "rawValue"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """The format of keys or values. `schema`: of all of them, None if each has the id of its own."""
+    """The format of keys or values. `schema`: the schema of all values, or None if each value has a schema id."""
 
     name: FormatName = "binary"
     schema: WriterSchema | None = field(default_factory=lambda: WriterSchema(kind="binary"))
 
     @property
     def is_decoded(self) -> bool:
-        """Whether columns other than the binary one of the source result."""
+        """Whether decoding replaces the source's binary column."""
         return self.name != "binary"
 
     def form(self) -> list[str]:
-        """Return the format as in receipts: its name, a digest of its schema if that is of a file, and the message."""
+        """Return the format as in receipts: its name, a digest of its schema if it is from a file, and the message."""
         if self.name not in OF_FILES or self.schema is None:
             return [self.name]
         form = [self.name, sha256(self.schema.text.encode()).hexdigest()[:16]]
@@ -57,7 +57,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """Formats of a table's rows. `nest_value`: whether fields of values stay together in a column of structs."""
+    """Formats of a table's rows. `nest_value`: whether the fields of values form one column of structs."""
 
     key: Format = field(default_factory=Format)
     value: Format = field(default_factory=Format)
@@ -104,8 +104,8 @@ def formats_of(
 ) -> Formats:
     """Check formats, and read their schemas. Arguments are named as the options of `warmlog pipeline table`.
 
-    The password of a registry is in a file, or in the variable WARMLOG_SCHEMA_REGISTRY_PASSWORD. `brokers`: where dead
-    letters go. Raises PipelineError.
+    The password of a registry is read from a file, or from the variable WARMLOG_SCHEMA_REGISTRY_PASSWORD. `brokers`:
+    the brokers of the dead-letter topic. Raises PipelineError.
     """
     sides = {
         "key": format_of("key", key_format, key_schema, key_message),
@@ -159,7 +159,7 @@ def registry_of(
     schema_registry_ca: str | Path | None = None,
     schema_registry_certificate: str | Path | None = None,
 ) -> RegistryAddress | None:
-    """Return where a registry is; None without a URL. Arguments as those of `formats_of`. Raises PipelineError."""
+    """Return the address of a registry, or None without a URL. Arguments as for `formats_of`. Raises PipelineError."""
     user, password_file = schema_registry_user, schema_registry_password_file
     files = {"ca": schema_registry_ca, "certificate": schema_registry_certificate}
     if url is None:
@@ -181,7 +181,7 @@ def registry_of(
 
 
 def format_of(side: str, name: str, schema: str | Path | None, message: str | None = None) -> Format:
-    """Return a format, with the schema of a file if it needs one. `message`: Protobuf's type. Raises PipelineError."""
+    """Return a format, with the schema of a file if required. `message`: Protobuf's type. Raises PipelineError."""
     if name in LIBRARIES:
         check_libraries(*LIBRARIES[name], extra="schemas")
     option = f"--{side}-schema"

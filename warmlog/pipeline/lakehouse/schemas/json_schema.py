@@ -1,12 +1,12 @@
-"""JSON: types of JSON Schemas as those of Arrow, and values that were validated.
+"""JSON: converts types of JSON Schemas to Arrow types, and decodes values after validation.
 
-A schema says more than a column can: jsonschema-rs validates each value against all of it, and what passes fits the
-type, which follows from the schema's text alone:
+A schema expresses more than a column type: jsonschema-rs validates each value against the whole schema, and each valid
+value fits the type, which follows only from the schema's text:
 
     integer, number, boolean, string    int64, double, boolean, string
-    string with format date, date-time  date, timestamp with zone, in us: further digits are cut
-    object with properties              struct of these, in their order; others are left out if the schema allows them
-    object without, or additional ones  map, if `additionalProperties` is a schema
+    string with format date, date-time  date, timestamp with zone, in us: further digits are truncated
+    object with properties              struct of these, in their order; others that the schema allows are omitted
+    object without, or additional ones  map if `additionalProperties` is a schema
     array with items                    list
     anything else, several types        string with its JSON text
 
@@ -25,13 +25,13 @@ from warmlog.pipeline.lakehouse.schemas.types import BadValueError, SchemaError,
 Convert = Callable[[Any], Any] | None
 Typed = tuple[Any, Any, Convert]
 
-BASE = "json-schema:///schema"  # relative references are below it
-SHOWN = 200  # characters of a validator's message
+BASE = "json-schema:///schema"  # base URL of relative references
+SHOWN = 200  # maximum length of a validator's message
 _FURTHER_DIGITS = re.compile(r"(\.\d{6})\d+")
 
 
 class JsonReader:
-    """Reads values of a JSON Schema. `references`: schemas by the names with which it refers to them."""
+    """Reads values of a JSON Schema. `references`: schemas by the names that it uses for them."""
 
     def __init__(self, text: str, references: Mapping[str, str]) -> None:
         import jsonschema_rs
@@ -53,7 +53,7 @@ class JsonReader:
         self.type, self.raw_type, self._convert = self._typed(self._schema, resources.resolver(base), "", ())
 
     def decode(self, data: bytes) -> Any:
-        """Return the value. Raises BadValueError for what is not JSON, or not as the schema says."""
+        """Return the value. Raises BadValueError for invalid JSON, or a value that the schema does not allow."""
         try:
             value = msgspec.json.decode(data)
             self._validator.validate(value)
@@ -66,7 +66,7 @@ class JsonReader:
         return value if self._convert is None else self._convert(value)
 
     def _typed(self, schema: Any, resolver: Any, path: str, outer: tuple[str, ...]) -> Typed:
-        """Return the types of a schema. `outer`: references by which it was reached."""
+        """Return the types of a schema. `outer`: references through which it was reached."""
         schema = schema if isinstance(schema, dict) else {}
         if "$ref" in schema:
             return self._referred(schema["$ref"], resolver, path, outer)
@@ -112,7 +112,7 @@ class JsonReader:
 
 
 def _kind_of(schema: Any) -> str | None:
-    """Return the type of a schema besides null; None for several, or none."""
+    """Return the only type of a schema other than null, or None if there is not exactly one."""
     kinds = schema.get("type", "object" if "properties" in schema else None)
     names = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"}
     if names == {"integer", "number"}:

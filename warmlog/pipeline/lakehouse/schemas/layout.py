@@ -1,8 +1,8 @@
-"""Which columns a table has of a topic: those of the source, and those that follow from schemas.
+"""The columns that a table has for a topic: those of the source, and those that follow from schemas.
 
-A key that is decoded is in the column `key`. The fields of a value's record are columns of their names; with
-`nest_value` they stay together in `value`, as does a value that is no record. Rows that do not fit have their bytes in
-`rawKey` or `rawValue`, and the reason in `decodeError`.
+A decoded key is in the column `key`. Each field of a value that is a record is a column with the field's name; with
+`nest_value`, or if the value is not a record, the value is in the column `value`. Rows that do not fit have their bytes
+in `rawKey` or `rawValue`, and the reason in `decodeError`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from warmlog.pipeline.source.options import COLUMNS
 
 
 class Layout:
-    """The columns of a topic's rows. `columns`: chosen ones of the source."""
+    """The columns of a topic's rows. `columns`: the chosen columns of the source."""
 
     def __init__(self, formats: Formats, columns: Sequence[str]) -> None:
         self.formats = formats
@@ -23,11 +23,11 @@ class Layout:
 
     @property
     def plain(self) -> tuple[str, ...]:
-        """The columns that are as in the source."""
+        """The columns that are copied from the source unchanged."""
         return tuple(name for name in self.source if name not in self.decoded)
 
     def errors(self) -> list[Any]:
-        """Return the columns of rows that do not fit: none unless they are kept."""
+        """Return the columns for rows that do not fit: none unless such rows are stored."""
         import pyarrow as pa
 
         if self.formats.on_bad_row != "null" or not self.decoded:
@@ -38,7 +38,7 @@ class Layout:
         ]
 
     def is_spread(self, side: Side, kind: Any) -> bool:
-        """Whether the fields of a side's type are columns by themselves."""
+        """Return whether each field of a side's type is a separate column."""
         import pyarrow as pa
 
         return side == "value" and pa.types.is_struct(kind) and not self.formats.nest_value
@@ -59,7 +59,7 @@ class Layout:
         return list(kind)
 
     def schema(self, sides: Sequence[Sequence[Any]], stored: Callable[[Any], Any]) -> Any:
-        """Return the schema of rows. `sides`: the columns of decoded sides; `stored`: from types to the table's."""
+        """Return the schema of rows. `sides`: the columns of decoded sides; `stored`: converts types to the table's."""
         import pyarrow as pa
 
         from warmlog.pipeline.source.arrow import arrow_schema

@@ -1,7 +1,7 @@
-"""Protobuf: types of messages as those of Arrow, and values by Google's library.
+"""Protobuf: converts types of messages to Arrow types, and decodes values with Google's library.
 
-A schema is a set of descriptors, each file after those that it imports; the last one has the message. Fields that were
-not set are null if the schema can tell (`optional`, messages, members of a `oneof`), else they have their default.
+A schema is a set of file descriptors, each after those that it imports; the last one has the message. Unset fields are
+null if their presence is tracked (`optional`, messages, members of a `oneof`); otherwise they have their default.
 
 Source: protobuf.dev, "Encoding" and "Well-Known Types"; Confluent's documentation, "Wire format" (message indexes).
 """
@@ -24,7 +24,7 @@ TIMESTAMP = "google.protobuf.Timestamp"
 
 
 def split_indexes(data: bytes) -> tuple[str, bytes]:
-    """Return which message of its file a value is, as `0` or `2.0`, and the value. Raises BadValueError."""
+    """Return the message indexes of a value, such as `0` or `2.0`, and the value's bytes. Raises BadValueError."""
     at = 0
 
     def number() -> int:
@@ -57,7 +57,7 @@ class ProtobufReader:
                 pool.Add(file)
             descriptor = _message(pool.FindFileByName(files[-1].name), message)
             self._class: Any = message_factory.GetMessageClass(descriptor)
-        except Exception as error:  # whatever the library raises for descriptors that do not go together
+        except Exception as error:  # the library may raise any exception for inconsistent descriptors
             raise SchemaError(f"not a Protobuf schema with message {message}: {error}") from error
         self.type, self._read = _of_message(descriptor, "", ())
         self.raw_type = self.type
@@ -66,7 +66,7 @@ class ProtobufReader:
         """Return the message as a dictionary. Raises BadValueError."""
         try:
             message = self._class.FromString(data)
-        except Exception as error:  # of the library, whose name depends on its version
+        except Exception as error:  # the library's error, whose name depends on the version
             raise BadValueError(f"not a message of its Protobuf schema: {error}") from error
         return self._read(message)
 
@@ -84,7 +84,7 @@ def _message(file: Any, name: str) -> Any:
 
 
 def _of_message(descriptor: Any, path: str, outer: tuple[str, ...]) -> tuple[Any, Read]:
-    """Return the type of a message, and what reads it. `outer`: names of the messages around it."""
+    """Return the type of a message, and its converter. `outer`: names of the enclosing messages."""
     import pyarrow as pa
 
     if descriptor.full_name in JSON_MESSAGES:

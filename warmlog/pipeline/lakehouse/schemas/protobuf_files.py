@@ -1,7 +1,7 @@
-"""Descriptors of Protobuf schemas: of .proto text by protoc, which grpcio-tools brings, or as they are.
+"""Descriptors of Protobuf schemas: compiled from .proto text by protoc, part of grpcio-tools, or given as they are.
 
-Registries store text; Confluent's serializers register descriptors in base64. Only the job needs this, tasks get
-descriptors.
+Registries store text; Confluent's serializers register descriptors in base64. Only the job uses this module: tasks
+receive descriptors.
 """
 
 import re
@@ -18,11 +18,11 @@ from warmlog.pipeline.lakehouse.schemas.types import SchemaError
 
 ROOT_NAME = "warmlog_schema.proto"
 LIMIT_S = 60
-_OF_FILE = re.compile(r"\S+\.proto:")  # a message of protoc
+_OF_FILE = re.compile(r"\S+\.proto:")  # format of an error message of protoc
 
 
 def descriptors_of(text: str, references: Mapping[str, str]) -> str:
-    """Return the descriptors of a schema of a registry in base64. `references`: by the names in its imports.
+    """Return the descriptors of a registry's schema in base64. `references`: schemas by the names in its imports.
 
     Raises SchemaError.
     """
@@ -42,7 +42,7 @@ def descriptors_of(text: str, references: Mapping[str, str]) -> str:
 
 
 def descriptors_in(path: Path) -> str:
-    """Return the descriptors of a .proto file, which may import others beside it, or of a file of descriptors.
+    """Return the descriptors of a .proto file, which may import files in its directory, or of a descriptor set file.
 
     Raises SchemaError, OSError.
     """
@@ -61,7 +61,7 @@ def descriptors_in(path: Path) -> str:
 
 
 def messages_of(descriptors: str) -> list[str]:
-    """Return the full names of the messages at the top of the last file."""
+    """Return the full names of the top-level messages of the last file."""
     from google.protobuf import descriptor_pb2
 
     file = descriptor_pb2.FileDescriptorSet.FromString(b64decode(descriptors)).file[-1]
@@ -69,7 +69,7 @@ def messages_of(descriptors: str) -> list[str]:
 
 
 def compiled(texts: Mapping[str, str], root: str, directory: Path | None = None) -> str:
-    """Compile a file, with those that it imports. `texts`: files by name, beside those of a directory."""
+    """Compile a file and its imports. `texts`: files by name, in addition to those of a directory."""
     with TemporaryDirectory() as temporary:
         for name, text in texts.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
@@ -106,7 +106,7 @@ def _file_descriptor(text: str) -> Any:
 
 
 def _add_known(file: Any, files: dict[str, Any]) -> None:
-    """Add the descriptors of imports that come with the library."""
+    """Add the descriptors of imports that are part of the library."""
     from google.protobuf import (  # noqa: F401 - importing them registers their descriptors
         any_pb2,
         descriptor_pb2,

@@ -1,4 +1,4 @@
-"""A schema as its type of Arrow, and as a function from the bytes of a key or value to a Python object of that type."""
+"""Readers of schemas: the Arrow type of a schema, and a function from bytes to a Python object of that type."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ Kind: TypeAlias = Literal["binary", "string", "json", "avro", "protobuf"]
 class WriterSchema:
     """A schema that records were written with. `text`: as in its file or registry, empty for binary and string.
 
-    `references`: texts of the schemas that it names, those first that others need. Of Protobuf, `text` has descriptors
-    in base64, and `message` says which of them: a full name, or indexes as `0` or `2.0`.
+    `references`: texts of the schemas that it refers to, dependencies first. For Protobuf, `text` contains descriptors
+    in base64, and `message` selects one of them: a full name, or indexes such as `0` or `2.0`.
     """
 
     kind: Kind
@@ -27,14 +27,14 @@ class Reader(Protocol):
 
     @property
     def type(self) -> Any:
-        """The type in the table, of Arrow."""
+        """The Arrow type in the table."""
 
     @property
     def raw_type(self) -> Any:
-        """The type of what `decode` returns."""
+        """The Arrow type of the objects that `decode` returns."""
 
     def decode(self, data: bytes) -> Any:
-        """Return an object that pyarrow takes for `raw_type`. Raises BadValueError."""
+        """Return an object that pyarrow accepts for `raw_type`. Raises BadValueError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class PlainReader:
         object.__setattr__(self, "raw_type", self.type)
 
     def decode(self, data: bytes) -> Any:
-        """Return the bytes: pyarrow checks that text is UTF-8."""
+        """Return the bytes unchanged; pyarrow checks that text is UTF-8."""
         return data
 
 
 @lru_cache(maxsize=1024)
 def reader_of(schema: WriterSchema) -> Reader:
-    """Return the reader of a schema. Raises SchemaError for a schema without a type that a table can hold."""
+    """Return the reader of a schema. Raises SchemaError if a table cannot hold the schema's type."""
     import pyarrow as pa
 
     if schema.kind in {"binary", "string"}:

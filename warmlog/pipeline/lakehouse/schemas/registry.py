@@ -1,8 +1,8 @@
-"""Schemas by id from a registry with Confluent's interface, by Confluent's own client.
+"""Schemas by id from a registry with Confluent's interface, read with Confluent's own client.
 
-A record in Confluent's wire format is a zero byte, the id in four bytes, and the value; of Protobuf, indexes before it
-say which message of its file it is. The job gets the schemas, and
-tasks get their texts from it: no worker needs the registry, nor a password.
+A value in Confluent's wire format is a zero byte, the schema id in four bytes, and the data; before Protobuf data,
+indexes select a message of the schema's file. The job reads the schemas and passes their texts to tasks, so workers
+need neither the registry nor a password.
 
 Source: Confluent's documentation, "Wire format" and "Schema Registry API".
 """
@@ -22,7 +22,7 @@ HEADER = struct.Struct(">bI")
 TIMEOUT_S = 10.0
 RETRIES = 3
 UNKNOWN_STATUS = 404
-KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}  # None, in an old registry's answer, is Avro
+KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}  # an old registry omits the type of Avro schemas
 
 
 def schema_id_of(data: bytes) -> int:
@@ -34,9 +34,9 @@ def schema_id_of(data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAddress:
-    """Where a registry is, and how to log in. `url`: several may be separated by commas. `ca`: a file of certificates.
+    """The address of a registry, and how to log in. `url`: one or several, separated by commas. `ca`: a CA file.
 
-    `certificate`: a file with the client's private key and certificate, in PEM.
+    `certificate`: a file with the client's private key and certificate in PEM format.
     """
 
     url: str
@@ -58,7 +58,7 @@ class RegistryAddress:
 
 
 class Registry:
-    """Gets schemas by id. Raises PipelineError when it is made, if the address cannot be used."""
+    """Gets schemas by id. The constructor raises PipelineError for an address that cannot be used."""
 
     def __init__(self, address: RegistryAddress) -> None:
         given = {
@@ -83,9 +83,9 @@ class Registry:
         return SchemaRegistryClient(self._settings)
 
     def schema(self, schema_id: int) -> WriterSchema:
-        """Return a schema. Raises SchemaError if the registry has none of this id, UnavailableError, PipelineError."""
+        """Return a schema. Raises SchemaError if the registry does not have it, UnavailableError, PipelineError."""
         if schema_id not in self._schemas:
-            with self._connect() as client:  # schemas are few: a connection for each is closed at once
+            with self._connect() as client:  # schemas are few: each uses a new connection, closed immediately
                 self._schemas[schema_id] = self._get(client, schema_id)
         return self._schemas[schema_id]
 
@@ -102,7 +102,7 @@ class Registry:
         return WriterSchema(kind=cast("Kind", kind), text=text, references=tuple(references.items()))
 
     def _add_references(self, client: Any, schema: Any, references: dict[str, str]) -> None:
-        """Add the schemas that a schema refers to, those first that others need."""
+        """Add the schemas that a schema refers to, dependencies first."""
         for reference in schema.references or ():
             if reference.name in references:
                 continue
@@ -122,5 +122,5 @@ class Registry:
             kind = UnavailableError if error.http_status_code >= 500 or error.http_status_code == 429 else PipelineError
             text = str(error.error_message)[:200]
             raise kind(f"schema registry {self._url}: {what}: status {error.http_status_code}, {text}") from error
-        except Exception as error:  # of the HTTP library, whose name depends on the client's version
+        except Exception as error:  # the HTTP library's error, whose name depends on the client's version
             raise UnavailableError(f"schema registry {self._url}: {what}: {error}") from error

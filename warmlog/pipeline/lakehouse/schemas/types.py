@@ -1,23 +1,23 @@
-"""Types of Arrow that tables hold: whether two are equal, how they grow together, and arrays of one as of the other."""
+"""Arrow types that tables hold: their normal form, the merging of two types, and the conversion of arrays."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 
-DECIMAL_DIGITS = 38  # of Delta's and Iceberg's decimals, at most
+DECIMAL_DIGITS = 38  # maximum precision of Delta's and Iceberg's decimals
 
 
 class SchemaError(PipelineError):
-    """A schema has no columns, or none that fit a table."""
+    """A schema has no columns, or none that fit the table."""
 
 
 class BadValueError(ValueError):
-    """A key or value is not as its schema says."""
+    """A key or value does not match its schema."""
 
 
 def normal(kind: Any) -> Any:
-    """Return a type as this package writes it: small offsets, no views, times in us, everything nullable."""
+    """Return a type as this package writes it: 32-bit offsets, no views, times in us, all fields nullable."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -35,21 +35,21 @@ def normal(kind: Any) -> Any:
 
 
 def list_of(item: Any) -> Any:
-    """Return a list with the item's name that Delta and Iceberg use."""
+    """Return a list type with the item name that Delta and Iceberg use."""
     import pyarrow as pa
 
     return pa.list_(pa.field("element", item))
 
 
 def map_of(key: Any, value: Any) -> Any:
-    """Return a map with the names of keys and values that Arrow has by default."""
+    """Return a map type with Arrow's default names of keys and values."""
     import pyarrow as pa
 
     return pa.map_(key, pa.field("value", value))
 
 
 def without_times(kind: Any) -> Any:
-    """Return a type with times of day as microseconds since midnight: Delta has no such type."""
+    """Return a type with times of day as microseconds since midnight, because Delta has no type for them."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -63,10 +63,10 @@ def without_times(kind: Any) -> Any:
 
 
 def merged(first: Any, second: Any, path: str) -> Any:
-    """Return the least type that holds the values of both. Fields of the first come first.
+    """Return the least type that holds the values of both types. Fields of the first type come first.
 
-    Widened are int32 to int64, float to double, and decimals of the same scale. Raises SchemaError, which names the
-    field and both types.
+    Widening is from int32 to int64, from float to double, and between decimals of the same scale. Raises SchemaError,
+    which names the field and both types, for other differences.
     """
     import pyarrow as pa
 
@@ -89,7 +89,7 @@ def merged(first: Any, second: Any, path: str) -> Any:
 
 
 def merged_fields(first: Sequence[Any], second: Sequence[Any], prefix: str = "") -> list[Any]:
-    """Return the fields of both, by name; those of the second that the first does not have come last."""
+    """Return the fields of both, merged by name; fields that only the second has come last."""
     import pyarrow as pa
 
     others = {field.name: field.type for field in second}
@@ -108,7 +108,7 @@ def merged_fields(first: Sequence[Any], second: Sequence[Any], prefix: str = "")
 
 
 def check_names(kind: Any, path: str, forbidden: str = "") -> None:
-    """Raise SchemaError for fields of a type whose names differ in case only, or have forbidden characters."""
+    """Raise SchemaError for fields of a type whose names differ only in case, or contain forbidden characters."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -132,7 +132,7 @@ def check_names(kind: Any, path: str, forbidden: str = "") -> None:
 
 
 def check_only_added(table: str, before: Any, after: Any, path: str) -> None:
-    """Raise SchemaError if a type has grown by anything but further fields."""
+    """Raise SchemaError if a type has changed other than by added fields."""
     import pyarrow as pa
 
     kinds = pa.types
@@ -154,12 +154,12 @@ def check_only_added(table: str, before: Any, after: Any, path: str) -> None:
 
 
 def described(kind: Any) -> str:
-    """Return a type's text as in Arrow, without the names of items."""
+    """Return Arrow's text for a type, without the names of items."""
     return str(kind).replace("element: ", "").replace("decimal128", "decimal")
 
 
 def conformed(array: Any, kind: Any) -> Any:
-    """Return an array with another type that holds its values: wider, or with further fields, which are null.
+    """Convert an array to a type that holds its values: a wider one, or one with further fields, which are null.
 
     Raises pyarrow's ArrowInvalid for a value that cannot be cast.
     """
@@ -170,7 +170,7 @@ def conformed(array: Any, kind: Any) -> Any:
         return array
     if kinds.is_struct(kind):
         names = [field.name for field in array.type]
-        parts = dict(zip(names, array.flatten(), strict=True))  # null where the struct is
+        parts = dict(zip(names, array.flatten(), strict=True))  # null where the struct is null
         children = [
             conformed(parts[field.name], field.type) if field.name in parts else pa.nulls(len(array), field.type)
             for field in kind
