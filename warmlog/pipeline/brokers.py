@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 _MECHANISMS = (*MECHANISMS, PLAIN)
 
-# Option name to the form of its value, for errors.
+# Maps an option's name to the form of its value, for error messages.
 BROKERS_TABLE: Mapping[str, str] = {
     "bootstrap": "a broker's native address, host:port",
     "tlsCa": "a file of certificates, or system",
@@ -34,7 +34,7 @@ BROKERS_TABLE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brokers:
-    """`addresses`: `host:port`, separated by commas; the others: `docs/authentication.md`."""
+    """Options for connecting. `addresses`: `host:port`, separated by commas. Others: see `docs/authentication.md`."""
 
     addresses: str
     tls_ca: str | None = None
@@ -79,7 +79,7 @@ class Brokers:
 
 
 def parse_brokers(texts: OptionTexts) -> Brokers | None:
-    """Return the brokers in the options; None without an address. Raises PipelineError."""
+    """Return the brokers in the options, or None without an address. Raises PipelineError."""
     addresses = texts.parsed("bootstrap", bootstrap, None)
     for name, needed in (
         ("tlsCa", "bootstrap"),

@@ -1,7 +1,8 @@
 """Connections of a read or a write to a cluster, from a thread without an event loop.
 
-They are the client's (`client.connection`): metadata from any broker, records from the leader of each partition, groups
-and transactions from their coordinators. `Retry` decides how long a request is retried.
+The connections are those of the client (`client.connection`): metadata requests go to any broker, fetches to the leader
+of each partition, requests for groups and transactions to their coordinators. `Retry` limits how long a request is
+retried.
 """
 
 import socket
@@ -59,7 +60,7 @@ P = TypeVar("P", bound=PartitionReply)
 
 
 class ClusterConnection:
-    """Connections to a cluster with the pipeline's errors and retries; a context manager. Not thread-safe.
+    """Connections to a cluster that use the pipeline's errors and retries; a context manager. Not thread-safe.
 
     Methods raise UnavailableError once `retry` gives up, and PipelineError for other errors. `max_reply_bytes`: limit
     of records in one reply.
@@ -116,10 +117,10 @@ class ClusterConnection:
         parts_of: Callable[[Any], Sequence[P]],
         response_type: type[Value],
     ) -> list[P]:
-        """Send an idempotent request about partitions to their leaders; return its parts, in the order of partitions.
+        """Send an idempotent request about partitions to their leaders; return the replies' parts in partition order.
 
-        `make` returns the request for some of them, `parts_of` the parts of its reply. Parts with errors that are not
-        transient are returned.
+        `make` returns the request for some of the partitions, `parts_of` the parts of its reply. Parts with errors that
+        are not transient are returned.
         """
         results: dict[TopicPartition, P] = {}
 
@@ -144,7 +145,7 @@ class ClusterConnection:
     # -- connections to leaders, for requests ahead of their replies --
 
     def leader(self, topic: str, partition: int) -> Connection:
-        """Return a connection to the partition's leader, without retries, only for this object's requests."""
+        """Return a connection to the partition's leader, used only for this object's requests. Does not retry."""
         return self.once(lambda cluster: self._leader(cluster, topic, partition))
 
     async def _leader(self, cluster: Cluster, topic: str, partition: int) -> Connection:
@@ -179,7 +180,7 @@ class ClusterConnection:
         """Return whether a request that a leader answered with this error may succeed when repeated."""
         return self.call(lambda cluster: _is_transient(cluster, (topic, partition), error))
 
-    # -- the end --
+    # -- closing --
 
     def close(self) -> None:
         """Close all connections; the next request opens others."""
@@ -227,7 +228,7 @@ async def _by_leader(cluster: Cluster, keys: Sequence[TopicPartition]) -> dict[i
 
 
 async def _leader_of(cluster: Cluster, topic: str, partition: int) -> int:
-    """Return the node id of a partition's leader; other partitions of the topic may have none."""
+    """Return the node id of a partition's leader. Other partitions of the topic may have no leader."""
     try:
         metadata = await cluster.topic(topic, auto_create=False)
     except WarmlogError:
@@ -240,7 +241,7 @@ async def _leader_of(cluster: Cluster, topic: str, partition: int) -> int:
 
 
 async def _is_transient(cluster: Cluster, key: TopicPartition, error: ErrorCode) -> bool:
-    """Return whether a retry may succeed; this includes a leader that does not know the partition yet."""
+    """Return whether a retry may succeed, as it may for a leader that does not know the partition yet."""
     if error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return error in TRANSIENT or error in BUSY
     topic, partition = key
@@ -271,7 +272,7 @@ def _speaks_kafka(host: str, port: int) -> bool:
 
 
 def reply_error(code: ErrorCode, message: str | None, *, about: str = "") -> PipelineError:
-    """Return the error for a code in a reply: UnavailableError if a retry may succeed. `about`: its subject."""
+    """Return the error for a code in a reply: UnavailableError if a retry may succeed. `about`: the error's subject."""
     text = message or code.name
     kind = PipelineError
     if code in TRANSIENT | BUSY:

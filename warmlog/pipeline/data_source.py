@@ -1,4 +1,4 @@
-"""The data source `warmlog` as Spark calls it.
+"""The data source `warmlog`: the classes that Spark calls.
 
 `schema`, `reader`, `writer` and planning run once, in a process beside the driver; reading and writing run in workers.
 
@@ -66,7 +66,7 @@ class WarmlogDataSource(DataSource):
         return "warmlog"
 
     def schema(self) -> StructType:
-        """Return the wanted columns, in the connector's order. Raises PipelineError."""
+        """Return the requested columns, in the connector's order. Raises PipelineError."""
         return StructType([StructField(name, SPARK_TYPES[name]) for name in self._read_options.columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -92,7 +92,7 @@ class WarmlogDataSource(DataSource):
         return batch_writer(write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Return a writer of a stream. Raises as `writer`."""
+        """Return a writer of a stream. Raises the same errors as `writer`."""
         from warmlog.pipeline.sink.options import write_options  # as above
         from warmlog.pipeline.sink.writer import stream_writer
 
@@ -131,7 +131,7 @@ class BatchReader(DataSourceReader):
         return input_partitions(plan_batch(self._options, self._bounds).splits, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Return the record batches of a split. In a worker."""
+        """Return the record batches of a split. Runs in a worker."""
         return read_partition(partition, self._options, self._bounds)
 
 

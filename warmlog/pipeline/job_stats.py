@@ -53,7 +53,7 @@ class JobStats:
 
 
 def added(parts: Iterable[JobStats]) -> JobStats:
-    """Return the sum of all parts."""
+    """Return the sum of the statistics of all parts."""
     whole = JobStats()
     for part in parts:
         whole.add(part)
@@ -92,7 +92,7 @@ class Stopwatch:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """A job's report. `elapsed_s`: wall-clock time. `details`: specific to the kind of job."""
+    """A job's report. `elapsed_s`: wall-clock time. `details`: values specific to the kind of job."""
 
     job: str
     started: str
@@ -115,7 +115,7 @@ class Report:
 
 
 class Reporter:
-    """Collects the report of one job. `clock` in seconds; `now` for the date."""
+    """Collects the report of one job. `clock`: returns seconds. `now`: returns the date."""
 
     def __init__(
         self,

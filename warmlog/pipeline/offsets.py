@@ -27,7 +27,7 @@ class Offsets:
         return _offset(key, cached[key])
 
     def at_time(self, key: TopicPartition, timestamp: int) -> int:
-        """Return the offset of the first record at or past a time; negative if all are earlier."""
+        """Return the offset of the first record at or after a time, or a negative number if all records are earlier."""
         return _offset(key, self._find([key], timestamp, Isolation.READ_UNCOMMITTED)[0])
 
     def _find(self, keys: Sequence[TopicPartition], timestamp: int, isolation: Isolation) -> list[ListedOffset]:
@@ -47,7 +47,7 @@ def _offset(key: TopicPartition, listed: ListedOffset) -> int:
 def fetch_once(
     cluster: ClusterConnection, topic: str, partition: int, offset: int, *, max_bytes: int
 ) -> ReceivedPartition:
-    """Fetch a partition from an offset on; the result has no records if the offset is out of range.
+    """Fetch a partition, starting at an offset. The result has no records if the offset is out of range.
 
     Raises PipelineError.
     """

@@ -16,10 +16,10 @@ from warmlog.pipeline.errors import PipelineError
 
 T = TypeVar("T")
 
-# Names from Spark's Kafka connector that are accepted, and the options they stand for.
+# Accepted names from Spark's Kafka connector, and the corresponding options.
 CONNECTOR_NAMES = {"kafka.bootstrap.servers": "bootstrap"}
 
-# Named in errors about settings of Kafka clients: options that replace the most common ones.
+# The most common settings of Kafka clients, and the options to suggest instead in errors.
 _INSTEAD = "bootstrap, tlsCa, user, passwordFile, group and isolationLevel"
 _SECRET = frozenset({"password"})
 
@@ -102,7 +102,7 @@ def flag(text: str) -> bool:
 
 
 def ordinal(text: str) -> int:
-    """Parse a number from 0."""
+    """Parse an integer of at least 0."""
     number = int(text)
     if number < 0:
         raise ValueError("negative")
@@ -110,7 +110,7 @@ def ordinal(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Parse a number from 1."""
+    """Parse an integer of at least 1."""
     number = ordinal(text)
     if number == 0:
         raise ValueError("zero")
@@ -124,7 +124,7 @@ def word(*words: str) -> Callable[[str], str]:
 
 def bootstrap(text: str) -> str:
     """Check `host:port`, or several separated by commas. Raises ValueError."""
-    from warmlog.client.settings import parse_bootstrap  # takes 0.25 s, which reading directories need not spend
+    from warmlog.client.settings import parse_bootstrap  # takes 0.25 s, and is not needed for directories
 
     parse_bootstrap(text)
     return text
@@ -138,7 +138,7 @@ def time_ms(text: str) -> int:
 
 
 def duration_ms(text: str, *, default_unit: str = "ms") -> int:
-    """Parse `15m`, `30s`, `500ms`, `1h`, `1d`. Raises ValueError, or KeyError for an unknown unit.
+    """Parse a duration such as `15m`, `30s`, `500ms`, `1h`, `1d`. Raises ValueError, or KeyError for an unknown unit.
 
     `default_unit`: unit of a number without one; if empty, such a number is an error.
     """

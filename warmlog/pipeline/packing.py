@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def packed(items: Sequence[T], size: Callable[[T], int], least: int) -> list[tuple[T, ...]]:
-    """Return the items of each task, in order: one item, or several small ones.
+    """Return the items of each task, in order: one item, or several small items.
 
-    `size`: returns the number of bytes an item reads. `least`: up to this many items have a task each; if there are
+    `size`: returns the number of bytes that an item reads. `least`: up to this many items, each has its own task; with
     more, items share a task only up to this fraction of the total size.
     """
     if len(items) <= least:

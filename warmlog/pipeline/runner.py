@@ -20,7 +20,7 @@ TASKS_PER_CORE = 2  # minimum number of tasks, so that a core that finishes earl
 Engine: TypeAlias = Literal["auto", "local", "spark"]
 S = TypeVar("S")
 T = TypeVar("T")
-Watch = Callable[[int, int], None]  # called with the number of completed tasks and of all tasks
+Watch = Callable[[int, int], None]  # called with the number of completed tasks and the number of all tasks
 
 
 class Runner(Protocol):
@@ -31,7 +31,7 @@ class Runner(Protocol):
         """Number of tasks that run at a time."""
 
     def __call__(self, items: Sequence[S], work: Callable[[S], T], size: Callable[[S], int], /) -> list[T]:
-        """Call `work` for each item; `size` returns the bytes an item reads. Raises PipelineError if `work` does."""
+        """Call `work` for each item. `size`: returns the bytes an item reads. Raises PipelineError if `work` does."""
 
 
 def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Literal["local", "spark"], str | None]:
@@ -52,7 +52,7 @@ def choose_engine(engine: Engine, size: int, *, for_spark: bool) -> tuple[Litera
 
 
 class LocalRunner:
-    """Runs items of work in this process, one after the other."""
+    """Runs items of work in this process, one at a time."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         self._watch = watch

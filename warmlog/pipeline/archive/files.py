@@ -1,7 +1,7 @@
 """Write the records of a split as Parquet files: one task of an archive job.
 
 1. Files are written in the run's directory under names that no other task uses, and flushed when they are complete.
-2. Memory is bounded by `OPEN_BYTES` and one Arrow batch, however many hours are open.
+2. Memory is bounded by `OPEN_BYTES` and one Arrow batch, regardless of the number of open files.
 """
 
 import os
@@ -23,7 +23,7 @@ from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.records.arrow.columns import Wanted
 from warmlog.protocol.records.layout import BatchHeader
 
-MAX_OPEN_FILES = 32  # open files of one task; records of more hours than this at a time indicate wrong clocks
+MAX_OPEN_FILES = 32  # maximum open files of one task; records of more hours at a time indicate wrong clocks
 OPEN_BYTES = 64 << 20  # bytes of all row groups that a task buffers
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SUFFIX = ".parquet"
@@ -35,7 +35,7 @@ _NAMES = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """Rules for writing files. `directory`: the run's directory. `compression`: Parquet's name for it."""
+    """Rules for writing files. `directory`: the run's directory. `compression`: a codec as named by Parquet."""
 
     directory: str
     columns: tuple[str, ...]
@@ -56,7 +56,7 @@ class Written:
 
 
 def archive_split(rules: FileRules, read_rules: ReadRules, split: AnySplit) -> Written:
-    """Write a split's records as files. In a worker. Raises PipelineError, InspectError, OSError."""
+    """Write a split's records as files. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches  # imports pyarrow
 
     reading, decoding, writing = Stopwatch(), Stopwatch(), Stopwatch()
@@ -76,7 +76,7 @@ def archive_split(rules: FileRules, read_rules: ReadRules, split: AnySplit) -> W
             write(batch)
         writing.timed(files.finish)()
     stats = JobStats(rows=files.rows, tasks=1, decode_s=decoding.seconds, write_s=writing.seconds)
-    stats.read_s = reading.seconds - decoding.seconds  # a step reads a batch and decodes it
+    stats.read_s = reading.seconds - decoding.seconds  # each step reads a batch and decodes it
     stats.add_tally(tally)
     return Written(
         topic=split.topic,
@@ -94,7 +94,7 @@ def archiver(rules: FileRules, read_rules: ReadRules) -> partial[Written]:
 
 
 class FileSet:
-    """The files of one task, one for each hour or day; a context manager, which closes them. `finish` completes them.
+    """The files of one task, one for each hour or day; a context manager that closes them. `finish` completes them.
 
     `stem`: prefix of their names.
     """
@@ -107,7 +107,7 @@ class FileSet:
         self.rows = 0
 
     def write(self, batch: Any) -> None:
-        """Write the rows of a record batch to the files they belong to. Raises OSError."""
+        """Write the rows of a record batch to the files of their hours or days. Raises OSError."""
         self.rows += batch.num_rows
         for directory, rows in _parts(batch, self._rules.partition_by):
             self._file(directory, batch.schema).add(rows)
@@ -156,7 +156,7 @@ class _File(ParquetFile):
 
 
 def _parts(batch: Any, partition_by: PartitionBy) -> Iterator[tuple[str, Any]]:
-    """Yield (directory, rows) of a record batch; usually there is one."""
+    """Yield pairs (directory, rows) of a record batch; usually there is only one pair."""
     if partition_by == "none":
         yield "", batch
         return
@@ -176,4 +176,4 @@ def _period(number: int, partition_by: PartitionBy) -> str:
     try:
         return (EPOCH + number * _WIDTHS[partition_by]).strftime(_NAMES[partition_by])
     except OverflowError:
-        return "unknown"  # past the year 9999, for example microseconds sent as milliseconds
+        return "unknown"  # after the year 9999, for example microseconds sent as milliseconds

@@ -1,8 +1,8 @@
-"""The job behind `warmlog pipeline archive`: batch after batch, each starting where the last one ended.
+"""The job behind `warmlog pipeline archive`: consecutive batches, each starting where the previous one ended.
 
-1. The archive is its own checkpoint: a job begins where the archive's last commit ends.
+1. The archive is its own checkpoint: a job starts where the archive's last commit ends.
 2. The group's offsets at the broker follow the commits, so that the lag can be monitored. A job commits them again when
-   it begins, in case the last one was killed between a commit and the request to the broker.
+it starts, in case the previous job was killed between a commit and the request to the broker.
 """
 
 import logging
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """Options for writing an archive; `partition_by` cannot change later."""
+    """Options for writing an archive. `partition_by` cannot change after the first run."""
 
     partition_by: PartitionBy = "none"
     compression: str = "zstd"
@@ -66,7 +66,7 @@ class ArchiveJob:
             yield commit
 
     def step(self, run: Runner) -> Commit | None:
-        """Archive one batch; None if there are no new records. Raises PipelineError, InspectError, OSError."""
+        """Archive one batch, unless there are no new records. Raises PipelineError, InspectError, OSError."""
         progress = self._progress
         plan = choose_input(progress.split_options(run.parallelism)).plan(progress.choose, lenient=progress.is_lenient)
         if not any(wanted.end > wanted.start for wanted in plan.ranges.values()):
@@ -86,7 +86,7 @@ class ArchiveJob:
         return commit
 
     def commit_group(self) -> None:
-        """Commit the group's offsets as of the last batch; if that fails, the next step tries again."""
+        """Commit the group's offsets as of the last batch; after a failure, the next step retries."""
         self._group.commit(self._progress.positions)
 
     @property

@@ -7,12 +7,12 @@
 
 Invariants:
 1. A batch and the offsets it covers become visible together, when their directory is renamed to `batch=N`. A listing
-   shows all of a batch or nothing, and there is no other checkpoint that could differ. So a run that is killed at any
-   moment neither loses nor duplicates a record.
+shows either a whole batch or nothing, and no other checkpoint exists that could differ. So a run that is killed at
+any moment neither loses nor duplicates a record.
 2. A committed file is never renamed, changed or removed. A batch number is used once: a second rename to it fails.
 3. The files of a batch were moved there by the run that commits it. A task that was abandoned or outlives its run
    writes to a directory that no commit reads.
-4. A run begins where the last commit ended.
+4. A run starts where the last commit ended.
 
 Engines that list Parquet files skip names that begin with a dot or an underscore, and treat `batch`, `hour` and `day`
 as partition columns.
@@ -38,7 +38,7 @@ from warmlog.protocol.partitions import TopicPartition
 COMMIT = "_commit.json"
 LOCK = "_lock"
 RUN = ".run-"
-TABLE_LOG = "_delta_log"  # there after a migration
+TABLE_LOG = "_delta_log"  # exists after a migration to a table
 _BATCH = re.compile(r"batch=(\d+)")
 
 Spans: TypeAlias = Mapping[str, Mapping[str, tuple[int, int]]]
@@ -46,7 +46,7 @@ Spans: TypeAlias = Mapping[str, Mapping[str, tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """A file written by a task: its name in the run's directory, and its name in the batch's."""
+    """A file written by a task: its name in the run's directory, and its name in the batch's directory."""
 
     staged: str
     name: str
@@ -54,10 +54,10 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit. `spans`: by topic and partition (as text, for JSON), the offsets that the commit covers, end excluded.
+    """A commit. `spans`: the covered offsets (end excluded) by topic and partition (as text, for JSON).
 
-    `lost_offsets`: number of offsets deleted before they were read, including those between the last commit and this
-    one. `topic_ids`, `leader_epochs`: values of the logs at the end of the spans, if known.
+    `lost_offsets`: number of offsets deleted before they were read, including those between the previous commit and
+    this one. `topic_ids`, `leader_epochs`: values of the logs at the end of the spans, if known.
     """
 
     number: int
@@ -72,7 +72,7 @@ class Commit:
     leader_epochs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """Return the positions at which the next run begins."""
+        """Return the positions at which the next run starts."""
         return {
             (topic, int(partition)): Position(
                 offset=end,
@@ -85,7 +85,7 @@ class Commit:
 
 
 def check_archive(directory: Path) -> None:
-    """Raise PipelineError if an archive was migrated."""
+    """Raise PipelineError if an archive was migrated to a table."""
     if (directory / TABLE_LOG).exists():
         raise PipelineError(
             f"{directory} has become a Delta table: use warmlog pipeline table, and audit TOPIC {directory}"
@@ -101,7 +101,7 @@ class ArchiveStore:
 
     @property
     def run_directory(self) -> Path:
-        """Directory that the tasks of this run write to."""
+        """The directory to which the tasks of this run write."""
         return self._run
 
     @contextmanager
@@ -126,7 +126,7 @@ class ArchiveStore:
             shutil.rmtree(path, ignore_errors=True)  # a task that outlives its run may still be writing
 
     def commits(self) -> Iterator[Commit]:
-        """Yield all commits, oldest first. Raises PipelineError for one that cannot be read."""
+        """Yield all commits, oldest first. Raises PipelineError for a commit that cannot be read."""
         for number in self._numbers():
             yield self._read(number)
 

@@ -22,9 +22,9 @@ _NAME = re.compile(r"(.+)-(\d+)-(\d{20})-[0-9a-f]{8}(?:-\d+)?\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A file of one partition, and the offsets that its commit covers (end excluded): its rows lie within them.
+    """A file of one partition, and the offsets that its commit covers (end excluded), which include those of its rows.
 
-    `life`: number of times the log was recreated or rewritten before; offsets increase only within one life.
+    `life`: how often the log had been recreated or rewritten before; offsets increase only within one life.
     """
 
     path: str
@@ -70,7 +70,7 @@ def table_files(directory: Path, commits: Sequence[Commit]) -> dict[TopicPartiti
 
 
 def _lives(commits: Sequence[Commit]) -> dict[tuple[int, str, int], int]:
-    """Return the life of each partition (of a topic) in each commit (by its number)."""
+    """Return the life of each partition of a topic in each commit, by the commit's number."""
     lives: dict[tuple[int, str, int], int] = {}
     last: dict[TopicPartition, tuple[int, Position]] = {}
     for commit in commits:
@@ -98,7 +98,7 @@ def read_in_order(files: Sequence[TableFile], columns: Sequence[str]) -> Iterato
 
 
 def _overlapping(files: Sequence[TableFile]) -> Iterator[list[TableFile]]:
-    """Yield groups of files with overlapping offsets: one task has written them for different hours."""
+    """Yield groups of files with overlapping offsets, written by one task for different hours."""
     group: list[TableFile] = []
     for file in sorted(files, key=lambda each: (each.life, each.first_offset, each.path)):
         if group and (group[0].life, group[0].first_offset) != (file.life, file.first_offset):
@@ -124,7 +124,8 @@ def _batches(file: TableFile, columns: Sequence[str]) -> Iterator[Any]:
 def _merged(sources: list[Iterator[Any]]) -> Iterator[Any]:
     """Merge sources of ascending offsets.
 
-    Each step yields all rows up to the smallest of the sources' last offsets in memory: none can follow below it.
+    Each step yields all rows up to the smallest of the sources' last offsets in memory, because no source can still
+    yield a smaller offset.
     """
     import pyarrow as pa
 
@@ -144,7 +145,7 @@ def _merged(sources: list[Iterator[Any]]) -> Iterator[Any]:
 
 
 def _rows_until(batch: Any, offset: int) -> int:
-    """Return the number of rows of a batch with offsets up to this one."""
+    """Return the number of rows of a batch with offsets up to and including this one."""
     from pyarrow import compute
 
     count: int = compute.sum(compute.less_equal(batch.column("offset"), offset)).as_py() or 0

@@ -1,4 +1,4 @@
-"""Metrics of a job that copies topics, for Prometheus. They are counted in plain objects, and read at each scrape."""
+"""Prometheus metrics of a job that copies topics. They are counted in plain objects, and read at each scrape."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,9 +32,9 @@ OFFSETS = {
 }
 
 
-@dataclass(slots=True, eq=False)  # hashable, for the registry
+@dataclass(slots=True, eq=False)  # hashable, as the registry requires
 class CopyMetrics:
-    """Counts of a job, and its positions. Changed by the job's thread, read by that of a scrape."""
+    """Counts and positions of a job. The job's thread updates them, the thread of a scrape reads them."""
 
     now: Callable[[], float] = time.time
     rows: int = 0
@@ -52,18 +52,18 @@ class CopyMetrics:
     position_offset: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def checked(self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, Position]) -> None:
-        """Note the ends of the logs, and the positions after what was committed."""
+        """Record the ends of the logs, and the committed positions."""
         self.position_offset = {key: at.offset for key, at in positions.items()}
         self.lag_offsets = {key: max(end - positions[key].offset, 0) for key, end in ends.items() if key in positions}
         self.last_check_timestamp_seconds = self.now()
 
     def committed(self) -> None:
-        """Note a commit."""
+        """Record a commit."""
         self.commits += 1
         self.last_commit_timestamp_seconds = self.now()
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metrics as prometheus_client takes them."""
+        """Yield the metrics in the form that prometheus_client expects."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for name, help_text in COUNTERS.items():

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to be buffered
+ROW_GROUP_BYTES = 16 << 20  # large enough for readers of single columns, small enough to buffer
 REPEATED = ("topic", "partition", "timestampType")  # columns with few distinct values
 
 

@@ -1,7 +1,7 @@
-"""Progress of a job that copies topics batch after batch: positions and the choice of the next batch.
+"""Progress of a job that copies topics in batches: positions, and the choice of the next batch.
 
-1. A batch begins at the positions of the last commit, and at the log start of new partitions.
-2. A batch takes at most `maxOffsetsPerTrigger` offsets, so a kill costs no more than one batch's work.
+1. A batch starts at the positions of the last commit, and at the log start of new partitions.
+2. A batch has at most `maxOffsetsPerTrigger` offsets, so a kill wastes at most one batch's work.
 3. A loss is an error, or a warning that is logged once and counted; never silent.
 """
 
@@ -17,14 +17,14 @@ from warmlog.protocol.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: a kill costs a few seconds of work
+DEFAULT_BATCH_OFFSETS = 10_000_000  # a gigabyte of small records: a kill wastes a few seconds of work
 MIN_SPLIT_OFFSETS = 250_000  # when reading from a broker: a task costs a few milliseconds, and writes a file
 
 
 class Progress:
-    """A job's positions, and the choice of its next batch. `positions`: of the last commit; None before the first.
+    """A job's positions, and the choice of its next batch. `positions`: at the last commit, None before the first.
 
-    `until`: where the job ends, None for an endless one. `reached`: the ends of the last chosen batch. `lost`: number
+    `until`: where the job ends, None for an endless job. `reached`: the ends of the last chosen batch. `lost`: number
     of offsets that no longer existed when it was chosen. `verb`: the job's action on records, for messages.
     """
 
@@ -66,7 +66,7 @@ class Progress:
         return {key: Range(start=starts[key], end=reached[key]) for key in wanted}
 
     def pending(self, extents: Iterable[Extent]) -> dict[TopicPartition, Range]:
-        """Return all offsets that are still to be copied. Raises PipelineError, DataLossError."""
+        """Return all offsets that have not been copied yet. Raises PipelineError, DataLossError."""
         return {key: Range(start=start, end=max(end, start)) for key, (start, end) in self._pending(extents).items()}
 
     def ends(self, extents: Iterable[Extent]) -> dict[TopicPartition, int]:
@@ -80,7 +80,7 @@ class Progress:
         return key not in self.stopped and (self.until is None or key in self.until)
 
     def _start(self, extent: Extent) -> int:
-        """Return the position to continue at: the end of the last commit, or the beginning of a new partition."""
+        """Return the position to continue at: the end of the last commit, or the start of a new partition."""
         if self.positions is None:
             return resolve(extent, self.options).start
         position = self.positions.get(key_of(extent))

@@ -1,9 +1,9 @@
-"""The job behind `warmlog pipeline table migrate`: an archive's directory becomes a Delta table, where it is.
+"""The job behind `warmlog pipeline table migrate`: converts an archive's directory to a Delta table in place.
 
 1. No file is copied, moved or changed. The table's first version names the files of all batches, and has the positions
-   and the receipts of all commits. It is one commit: before it the directory is an archive, after it a table.
+and the receipts of all commits. It is a single commit: before it the directory is an archive, after it a table.
 2. Rows are read once, for the digests of the receipts, so that an audit can prove them without the log.
-3. The archive is locked meanwhile. Afterwards no job continues it as one.
+3. The archive is locked during the migration. Afterwards archive jobs refuse to continue it.
 """
 
 import json
@@ -36,7 +36,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """What the table has: batches of the archive, files, rows, and the columns of these. `is_new`: since this run."""
+    """Contents of the table: batches of the archive, files, rows, and their columns. `is_new`: made by this run."""
 
     table: str
     is_new: bool
@@ -47,11 +47,11 @@ class Migrated:
 
 
 def migrate_archive(directory: Path) -> Migrated:
-    """Make an archive a Delta table, unless it is one. Raises PipelineError, OSError."""
+    """Convert an archive to a Delta table, unless it is one already. Raises PipelineError, OSError."""
     table = DeltaTable(delta_uri(str(directory)), (), {})
     if directory.is_dir() and table.exists():
         return Migrated(table=table.name, is_new=False)
-    read_commits(directory)  # before the lock, which makes a directory
+    read_commits(directory)  # before the lock, which would create the directory
     store = ArchiveStore(directory)
     with store.locked():
         commits = read_commits(directory)
@@ -72,7 +72,7 @@ def create_table(
     positions: Mapping[TopicPartition, Position],
     ledger: Sequence[Receipt],
 ) -> None:
-    """Create a Delta table with files that are in its directory, in one commit. Raises PipelineError."""
+    """Create a Delta table from files in its directory, in one commit. Raises PipelineError."""
     from deltalake import Schema
     from deltalake.transaction import CommitProperties, create_table_with_add_actions
 
@@ -89,7 +89,7 @@ def create_table(
 
 
 def _file(store: ArchiveStore, commit: Commit, name: str) -> NewFile:
-    """Return a file of an archive with its bounds, by its footer. Raises PipelineError, OSError."""
+    """Return a file of an archive with the bounds from its footer. Raises PipelineError, OSError."""
     import pyarrow as pa
     from pyarrow import parquet
 

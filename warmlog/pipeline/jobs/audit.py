@@ -36,7 +36,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """Numbers of offsets: in both log and archive, `different` among these, in only one, twice in the archive.
+    """Numbers of offsets: in both log and archive, `different` among those, only in one, duplicated in the archive.
 
     `compacted`: only in the archive, because compaction has removed them from the log. `earlier`: records of a deleted
     topic of the same name, which are not compared.
@@ -90,7 +90,7 @@ class PartitionAudit:
 
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """Result of an audit. `finding_count` includes findings that were not kept."""
+    """Result of an audit. `finding_count` includes findings that were not stored."""
 
     partitions: list[PartitionAudit]
     findings: list[AuditFinding]
@@ -161,7 +161,7 @@ def _cleaned(partitions: Sequence[StoredPartition]) -> dict[TopicPartition, int]
     after each whole log, but never beyond the base offset of the active segment.
     """
     points, directories, compacted = cleaner_points(partitions), _by_data_directory(partitions), set()
-    for directory in directories:  # one directory has the metadata of all
+    for directory in directories:  # one directory has the metadata of all directories
         metadata = StoredMetadata(directory, running=broker_is_running(directory))
         compacted |= {name for name in metadata.topics or {} if not metadata.is_gapless(name)}
     for directory, there in directories.items():
@@ -250,7 +250,7 @@ def _add_epochs(audit: Audit, partition: PartitionAudit, part: Audited) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTask:
-    """A split of the log, and the files of the archive that may have its offsets."""
+    """A split of the log, and the files of the archive that may contain its offsets."""
 
     split: Split
     files: tuple[TableFile, ...]

@@ -1,4 +1,4 @@
-"""Draw an audit: the content of the log over time, and its faults.
+"""Plot an audit: the content of the log over time, and its faults.
 
 Matplotlib, which comes with `warmlog[spark]`, is imported when a plot is drawn.
 """
@@ -17,8 +17,8 @@ FORMATS = (".svg", ".png")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 WIDTH_INCHES = 11.0
-MAX_ROWS = 40  # rows of partitions; more are not legible
-MAX_BARS = 100  # more bars would be thinner than a pixel or two
+MAX_ROWS = 40  # maximum rows of partitions; more would be illegible
+MAX_BARS = 100  # maximum bars; more would be only a pixel or two wide
 BAR_HOURS = {1: "hour", 6: "6 hours", 24: "day", 24 * 7: "week", 24 * 30: "30 days", 24 * 365: "year"}
 HELD = {"records": "tab:blue", "markers": "tab:cyan", "compacted": "lightgray"}
 FAULTS = {"missing": "tab:orange", "duplicates": "tab:purple", "damaged": "tab:red"}
@@ -27,14 +27,14 @@ GOOD, BAD = "tab:green", "tab:red"
 
 
 def check_plot(path: Path) -> None:
-    """Raise PipelineError if a plot cannot be drawn into this file."""
+    """Raise PipelineError if a plot cannot be written to this file."""
     if path.suffix not in FORMATS:
         raise PipelineError(f"{path}: a plot is {' or '.join(FORMATS)}")
     check_libraries("matplotlib")
 
 
 def plot_audit(audit: Audit, path: Path) -> None:
-    """Draw an audit into a file. Raises OSError."""
+    """Plot an audit to a file. Raises OSError."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -97,7 +97,7 @@ def _totals(partitions: Sequence[PartitionAudit]) -> Hour:
 
 
 def _bars(hours: Sequence[Hour], width: int) -> dict[int, Hour]:
-    """Sum hours into bars of `width` hours, by number; hours at unknown times are omitted."""
+    """Sum hours into bars of `width` hours, by the bar's number; counts without a known hour are omitted."""
     bars: dict[int, Hour] = {}
     for hour in hours:
         if hour.hour is not None:
@@ -129,7 +129,7 @@ def _draw_bars(axes: Any, hours: Sequence[Hour], kinds: dict[str, str], width: i
 
 
 def _draw_partitions(axes: Any, partitions: Sequence[PartitionAudit], width: int, *, more: int) -> None:
-    """Draw a row for each partition: the darker, the more records; a red cross marks faults."""
+    """Draw a row for each partition: darker cells have more records, red crosses mark faults."""
     by_row = [_bars(partition.hours, width) for partition in partitions]
     most = max((bar.records for bars in by_row for bar in bars.values()), default=0) or 1
     faulty: list[tuple[Any, int]] = []

@@ -2,15 +2,15 @@
 
 Invariants:
 1. A segment is a task: its report depends only on the segment and on the start of the next one.
-2. Every offset from the segment's first to before the next one's is counted: as a record, a marker, compacted, missing
-   or damaged. An offset that is counted twice is also counted as a duplicate. So
+2. Every offset from the segment's first up to the next segment's first (excluded) is counted: as a record, a marker,
+compacted, missing or damaged. An offset that is counted twice is also counted as a duplicate. So
    records + markers + compacted + missing + damaged - duplicates = next_offset - first_offset.
 3. Only offsets below `cleaned_until` may have been removed by compaction.
 4. An index is read before its log, so that every entry must be in the log even beside a running broker.
 5. Memory is bounded by the window, the largest batch and the index.
 
-Records count for the hour of their timestamps. A fault between two batches counts for the hour of the second, a fault
-after the last batch for the hour of that one.
+Records count for the hour of their timestamps. A fault between two batches counts for the hour of the second batch, a
+fault after the last batch for the hour of the last batch.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from warmlog.protocol.records.record import MAX_INT64, MIN_INT64
 
 HOUR_MS = 3_600_000
 HOUR_US = HOUR_MS * 1000
-MAX_FINDINGS = 100  # findings kept of one segment; all are counted
+MAX_FINDINGS = 100  # maximum findings stored for one segment; all are counted
 COLUMNS = ("offset", "timestamp")
 COUNTS = ("records", "bytes", "markers", "compacted", "missing", "duplicates", "damaged", "damaged_batches")
 
@@ -306,7 +306,7 @@ class SegmentAudit:
             hour = self._audited.hour(number)
             hour.records += len(of_hour)
             hour.stretch(int(of_hour.min()), int(of_hour.max()))
-        if repeated:  # each replaces another offset of its batch
+        if repeated:  # each takes the place of another offset of its batch
             hour = self._audited.hour(int(hours[0]))
             hour.duplicates += repeated
             hour.missing += repeated

@@ -1,4 +1,4 @@
-"""The job behind `warmlog pipeline compact-report`: what compaction would save, and which keys take most space.
+"""The job behind `warmlog pipeline compact-report`: the space that compaction would save, and the largest keys.
 
 Compaction keeps the last record of each key. The saving is measured in bytes of keys and values, and scaled to the size
 of the partition's files, since records on disk are in batches that may be compressed. The active segment, which
@@ -31,7 +31,7 @@ MAX_KEYS_BYTES = 1 << 30  # per task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKey:
-    """A key and the size of its records. `text`: the key as UTF-8, else hexadecimal."""
+    """A key and the size of its records. `text`: the key as UTF-8, or in hexadecimal if it is not UTF-8."""
 
     text: str
     records: int
@@ -40,7 +40,7 @@ class TopKey:
 
 @dataclass(slots=True, kw_only=True)
 class Compactable:
-    """Report of a partition. `bytes`, `saved_bytes`: bytes of keys and values; with `stored`: bytes on disk.
+    """Report of a partition. `bytes`, `saved_bytes`: bytes of keys and values; names with `stored`: bytes on disk.
 
     `keyless`: records without a key, which compacted topics cannot have. `dirty_ratio`: as the cleaner computes it;
     None when read from a broker.
@@ -62,7 +62,7 @@ class Compactable:
 
 
 def report_compaction(run: Runner, options: ReadOptions, top: int, reporter: Reporter) -> list[Compactable]:
-    """Report what compaction would save in each partition. Raises PipelineError, InspectError, OSError.
+    """Report the space that compaction would save in each partition. Raises PipelineError, InspectError, OSError.
 
     `top`: number of keys to list.
     """

@@ -10,7 +10,7 @@ from warmlog.pipeline.source.planning import plan_splits
 from warmlog.pipeline.source.ranges import Range, key_of, last_of
 from warmlog.protocol.partitions import TopicPartition
 
-WHOLE = 1 << 62  # bytes, so that no range is cut
+WHOLE = 1 << 62  # bytes; so large that no range is split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class LogExtent:
 
 
 def log_extents(options: ReadOptions) -> dict[TopicPartition, LogExtent]:
-    """Return the extent of each partition's log; none for topics that do not exist.
+    """Return the extent of each partition's log, omitting topics that do not exist.
 
     Raises PipelineError, InspectError, OSError.
     """
@@ -37,7 +37,7 @@ def log_extents(options: ReadOptions) -> dict[TopicPartition, LogExtent]:
 
 
 def splits_of(options: ReadOptions, ranges: Sequence[tuple[TopicPartition, Range]]) -> list[tuple[AnySplit, ...]]:
-    """Return the splits of each range; none for an empty one. Raises PipelineError, InspectError, OSError."""
+    """Return the splits of each range; an empty range has none. Raises PipelineError, InspectError, OSError."""
     if options.path is not None:
         exact = replace(options, max_split_bytes=WHOLE, min_partitions=None)
         partitions = {key_of(partition): partition for partition in wanted_partitions(options, lenient=True)}

@@ -1,4 +1,4 @@
-"""The job behind `warmlog pipeline replay`: send records of a table, an archive, or part of a topic, to a topic.
+"""The job behind `warmlog pipeline replay`: send records of a table, of an archive or of part of a topic to a topic.
 
 1. A partition is one task, and its rows are sent in offset order. So the records of a key keep their order, and with
    `keep_partitions` so do all records of a partition.
@@ -35,7 +35,7 @@ from warmlog.protocol.response import CreateTopicsResponse
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
 SENT = ("key", "value", "timestamp", "headers")
-SLICE_ROWS = 1000  # rows sent at a time if the rate is limited
+SLICE_ROWS = 1000  # rows sent together if the rate is limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class ReplayRules:
 class ReplayTask:
     """One partition: splits of a log, files of an archive, or rows of a table.
 
-    Of files and rows with the bounds of the records to send (times in ms, ends excluded).
+    For files and rows, the task also has the bounds of the records to send (times in ms, ends excluded).
     """
 
     topic: str
@@ -81,7 +81,7 @@ class Replayed:
 
 
 def sink_options(bootstrap: str, topic: str, given: Mapping[str, str]) -> WriteOptions:
-    """Return the sink's options for a replay. `given`: further ones, such as a login. Raises PipelineError."""
+    """Return the sink's options for a replay. `given`: further options, such as a login. Raises PipelineError."""
     return write_options({**given, "bootstrap": bootstrap, "topic": topic})
 
 
@@ -117,7 +117,7 @@ def plan_from_archive(directory: Path, options: ReadOptions) -> list[ReplayTask]
     """Return a task for each partition of an archive. Raises PipelineError if it lacks a topic."""
     commits = read_commits(directory)
     files = table_files(directory, commits)
-    archived = {*files, *commits[-1].positions()}  # a partition without records has a position, but no file
+    archived = {*files, *commits[-1].positions()}  # a partition without records has a position but no file
     _check_topics(str(directory), archived, options)
     wanted = sorted(key for key in archived if options.topics.wants(*key))
     return [
@@ -142,7 +142,7 @@ def _bound(bound: Bound, key: TopicPartition) -> int | None:
 
 
 def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *, keep_partitions: bool) -> int | None:
-    """Create the target topic if it is missing, with as many partitions as the source.
+    """Create the target topic if it does not exist, with as many partitions as the source.
 
     Returns their number, or None if the topic exists. Raises PipelineError if it has too few partitions to keep them.
     """
@@ -153,7 +153,7 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
         if metadata.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             new = CreateTopicsRequest(topics=(NewTopic(name=topic, partitions=needed),))
             (created,) = cluster.ask(new, CreateTopicsResponse).topics
-            if created.error not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:  # the latter if a reply was lost
+            if created.error not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:  # it exists after a lost reply
                 raise reply_error(created.error, created.message, about=f"topic {topic}")
             return needed
     if metadata.error:
@@ -167,7 +167,7 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
 
 
 def size_of_task(task: ReplayTask) -> int:
-    """Return the number of bytes a task reads. Raises OSError."""
+    """Return the number of bytes that a task reads. Raises OSError."""
     files = sum(Path(file.path).stat().st_size for file in task.files)
     return files + sum(map(size_of_split, task.splits)) + (0 if task.rows is None else task.rows.size)
 

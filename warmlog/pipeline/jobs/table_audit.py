@@ -161,7 +161,7 @@ def _proved(
     work: Callable[[Sequence[Stretch]], list[Proved]],
     schemas: ReceiptSchemas,
 ) -> list[Proved]:
-    """Return what was proved of each stretch, in order. Groups with schemas that were not known are repeated."""
+    """Return the proof of each stretch, in order. Groups with unknown schemas are repeated once these are known."""
     results: dict[int, list[Proved]] = {}
     while len(results) < len(groups):
         left = [number for number in range(len(groups)) if number not in results]
@@ -183,7 +183,7 @@ def _proved(
 
 
 def _within(stretch: Stretch) -> Iterator[tuple[int, int]]:
-    """Yield the runs of dead letters that a stretch has some of."""
+    """Yield the runs of dead letters that overlap a stretch."""
     return (run for run in stretch.dead_letters if run[0] < stretch.end and run[1] > stretch.first)
 
 
@@ -199,7 +199,7 @@ def _range(stretch: Stretch) -> Range:
 
 
 def _grouped(stretches: Sequence[Stretch]) -> list[tuple[Stretch, ...]]:
-    """Return the stretches of each task, in order; small ones share a task, because they share files."""
+    """Return the stretches of each task, in order. Small stretches share a task, because they share files."""
     groups: list[list[Stretch]] = []
     taken = 0
     for stretch in stretches:

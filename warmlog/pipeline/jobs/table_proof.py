@@ -1,7 +1,7 @@
 """Prove a stretch of a table: compare offsets of a partition with the log and with the receipt of their commit.
 
-1. Rows are read in the order of their offsets and hashed; so are the records of the log. If both digests equal the
-   receipt's, each record is in the table once and unchanged. Memory is bounded by a row group.
+1. Rows of the table and records of the log are read in offset order and hashed. If both digests equal the receipt's,
+each record is in the table once and unchanged. Memory is bounded by a row group.
 2. If they differ, rows and records are compared one by one, `DETAIL_OFFSETS` at a time, and each fault is reported with
    its file.
 3. If retention has since removed the records from the log, the receipt alone decides: it has the digest of the written
@@ -27,18 +27,18 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
 DETAIL_OFFSETS = 1 << 14
-SHOWN_RUNS = 3  # runs of offsets in a finding
+SHOWN_RUNS = 3  # maximum runs of offsets in a finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Offsets to prove (`end` excluded). `proof`: the receipt's, None without one.
+    """Offsets to prove (`end` excluded). `proof`: the receipt's proof, or None without one.
 
     `files`: files of the table that may have its rows. `written`: names of the receipt's files. `log`: splits with its
     records from `log_first` on. `formats`: the receipt's formats, and `decode`: the rules that follow from them.
     `dead_letters`: offsets that the receipt lists as stored in a dead-letter topic instead. `is_covered`: whether the
-    table should have the rows; otherwise only existing rows are judged. `is_earlier`: from a
-    deleted topic of the same name, or truncated since.
+    table should have the rows; otherwise only existing rows are checked. `is_earlier`: whether the offsets are from a
+    deleted topic of the same name, or were truncated since.
     """
 
     key: TopicPartition
@@ -58,7 +58,7 @@ class Stretch:
 
     @property
     def is_open(self) -> bool:
-        """Whether this is the stretch after the last receipt, which must have no rows."""
+        """Whether this is the stretch after the last receipt, which must not have rows."""
         return self.end == MAX_INT64
 
     @property
@@ -69,12 +69,12 @@ class Stretch:
 
 @dataclass(slots=True, kw_only=True)
 class Proved:
-    """Numbers of offsets of a stretch, or of several.
+    """Numbers of offsets of one or several stretches.
 
-    `rows`: in the table at least once. Of these, `in_log`: equal to the log's; `by_receipt`: no longer in the log, but
-    equal to their receipt; `earlier`: from earlier logs, equal to their receipts; `unproved`: neither log nor receipt
-    can prove them; `altered`: different from the log's; `foreign`: never in the log; `twice`: more than once in the
-    table. `missing`: only in the log. `unknown`: schemas without which the stretch cannot be proved.
+    `rows`: in the table at least once. Among `rows` are `in_log`: equal to the log's; `by_receipt`: no longer in the
+    log, but equal to their receipt; `earlier`: from earlier logs, equal to their receipts; `unproved`: neither log nor
+    receipt can prove them; `altered`: different from the log's; `foreign`: never in the log; `twice`: more than once in
+    the table. `missing`: only in the log. `unknown`: schemas without which the stretch cannot be proved.
     """
 
     rows: int = 0
@@ -101,7 +101,7 @@ class Proved:
 
 
 def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> list[Proved]:
-    """Prove stretches, one after the other. Runs in a worker. Raises PipelineError, InspectError, OSError."""
+    """Prove stretches one by one. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     reader = TableReader(store)
     results = []
     for stretch in stretches:
@@ -115,7 +115,7 @@ def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> l
 
 
 class _Disorder(Exception):  # noqa: N818 - never leaves this module
-    """Rows are not in the order of their offsets, or an offset occurs twice."""
+    """Rows are not in offset order, or an offset occurs twice."""
 
 
 class _Proving:
@@ -174,7 +174,7 @@ class _Proving:
     # -- digests --
 
     def _digest(self, stretch: Stretch) -> RowDigest | None:
-        """Return the digest of the table's rows; None if they are out of order or lack columns."""
+        """Return the digest of the table's rows, or None if they are out of order or lack columns."""
         digest, last = RowDigest(stretch.columns), stretch.first - 1
         try:
             for _, batch in self._batches(stretch):
@@ -193,7 +193,7 @@ class _Proving:
         return digest
 
     def _batches(self, stretch: Stretch) -> Iterator[tuple[int, Any]]:
-        """Yield the number of a file and its rows; report a file that cannot be read."""
+        """Yield record batches, each with the number of its file; report a file that cannot be read."""
         import pyarrow as pa
 
         for number, file in enumerate(self._stretch.files):
@@ -275,7 +275,7 @@ class _Proving:
             self._name(extra, "in the table, but not in the log", self._files_of(extra, in_table, files))
 
     def _table_rows(self, stretch: Stretch) -> Any:
-        """Return the rows of all files, sorted by offset, with the number of their file."""
+        """Return the rows of all files, sorted by offset, with the number of each row's file."""
         import pyarrow as pa
 
         columns = tuple(dict.fromkeys((*stretch.columns, "offset")))
@@ -307,7 +307,7 @@ class _Proving:
         return ", ".join(self._stretch.files[number].path for number in numbers[:SHOWN_RUNS])
 
     def _names(self, stretch: Stretch, offsets: Any = ()) -> str:
-        """Name the files that may have rows of a stretch: the receipt's files if they exist."""
+        """Name the files that may have rows of a stretch: the receipt's files if they still exist."""
         selection = stretch.selection
         if len(offsets):
             selection = replace(selection, first=int(offsets[0]), end=int(offsets[-1]) + 1)
@@ -327,7 +327,7 @@ class _Proving:
 
 
 def _without(batch: Any, runs: Runs) -> Any:
-    """Return the rows of a batch whose offsets are in none of some runs."""
+    """Return the rows of a batch whose offsets are in none of the runs."""
     import numpy as np
     import pyarrow as pa
 
@@ -344,7 +344,7 @@ def _agrees(digest: RowDigest, proof: Proof) -> bool:
 
 
 def _check_order(batch: Any, last: int) -> int:
-    """Return the last offset of a batch. Raises _Disorder unless offsets increase from `last` on."""
+    """Return the last offset of a batch. Raises _Disorder unless offsets increase, starting above `last`."""
     import numpy as np
 
     offsets = batch.column("offset").to_numpy(zero_copy_only=False)
@@ -354,7 +354,7 @@ def _check_order(batch: Any, last: int) -> int:
 
 
 def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
-    """Return for each row whether all columns are equal; nulls equal nulls."""
+    """Return for each row whether all columns are equal; null equals null."""
     import numpy as np
     import pyarrow as pa
     from pyarrow import compute
@@ -366,7 +366,7 @@ def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
             same &= left.is_null().to_numpy(zero_copy_only=False)
             continue
         right = table.column(name).combine_chunks()
-        if name == ERROR_COLUMN:  # its text is that of the time
+        if name == ERROR_COLUMN:  # its text depends on the versions at the time of writing
             left, right = left.is_null(), right.is_null()
         if pa.types.is_nested(left.type):
             values = zip(left.to_pylist(), right.to_pylist(), strict=True)
@@ -382,7 +382,7 @@ def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
 
 
 def _present(value: Any) -> Any:
-    """Return a nested value without what is null, or an empty list: fields may have been added since it was written."""
+    """Return a nested value without nulls and empty lists, since fields may have been added after it was written."""
     if isinstance(value, dict):
         return {name: each for name, inner in value.items() if (each := _present(inner)) is not None}
     if isinstance(value, list | tuple):
@@ -391,7 +391,7 @@ def _present(value: Any) -> Any:
 
 
 def runs(offsets: Any) -> str:
-    """Format as `offsets 3 to 9, 12 and 5 more`."""
+    """Format offsets as `offsets 3 to 9, 12 and 5 more`."""
     import numpy as np
 
     parts = np.split(offsets, np.flatnonzero(np.diff(offsets) > 1) + 1)

@@ -1,9 +1,9 @@
 """Read the rows of a partition of a table in the order in which they were written.
 
-1. Where offsets begin again (a topic recreated, a log truncated), rows of the earlier log come first: files are told
-   apart by the receipts that name them. Files that no receipt names are of the last log.
-2. Offsets are read in chunks, from all files that may have rows of them, and sorted: files may overlap, as those of
-   several hours do. Memory is bounded by a chunk.
+1. If offsets restart (the topic was recreated, or its log truncated), rows of the earlier log come first: files are
+distinguished by the receipts that name them. Files that no receipt names belong to the last log.
+2. Offsets are read in chunks, from all files that may have their rows, and sorted, because files may overlap (an
+archive's files of several hours do). Memory is bounded by a chunk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ CHUNK_OFFSETS = 1 << 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Rows of a partition. `lives`: the files of each log, the earliest first; `store` opens them."""
+    """Rows of a partition. `lives`: the files of each log, earliest log first; `store` opens them."""
 
     key: TopicPartition
     store: FileStore
@@ -32,12 +32,12 @@ class TableRows:
 
     @property
     def size(self) -> int:
-        """Bytes of the files, which other partitions may share."""
+        """Size in bytes of the files, which other partitions may share."""
         return sum(file.size for files in self.lives for file in files)
 
 
 def table_rows(table: Table) -> dict[TopicPartition, TableRows]:
-    """Return the rows of each partition that the receipts of a table name; it must have been read.
+    """Return the rows of each partition that the receipts of a table name. The table must have been read.
 
     Raises PipelineError for files of other programs that cannot be read in order.
     """
@@ -72,7 +72,7 @@ def _lives(
 
 
 def read_rows(rows: TableRows, columns: Sequence[str], *, first: int = 0, end: int | None = None) -> Iterator[Any]:
-    """Yield record batches with these offsets, the end excluded. Raises OSError, and pyarrow's errors."""
+    """Yield record batches with these offsets (end excluded). Raises OSError, and pyarrow's errors."""
     reader = TableReader(rows.store)
     for files in rows.lives:
         for low, high in _chunks(files, first, MAX_INT64 if end is None else end):
@@ -81,7 +81,7 @@ def read_rows(rows: TableRows, columns: Sequence[str], *, first: int = 0, end: i
 
 
 def _chunks(files: Sequence[DataFile], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of offsets that files may have rows of."""
+    """Yield ranges of offsets for which files may have rows."""
     bounds = sorted(file.bounds["offset"] for file in files)
     at = first
     for low, high in bounds:

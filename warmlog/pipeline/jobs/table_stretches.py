@@ -1,10 +1,10 @@
 """Divide the offsets of a partition in a table into stretches, each proved separately.
 
-1. Each proof of a receipt is a stretch; offsets of a receipt's span without a proof held no record when it was written.
+1. Each proof of a receipt is a stretch; offsets of a receipt's span without a proof had no record when it was written.
 2. If offsets repeat (the topic was recreated, or its log truncated and written again), earlier stretches belong to an
    earlier log: only their receipts can prove them. Files are distinguished by the receipts that name them.
 3. Offsets between receipts should be in the table if the log still has them; otherwise they were lost before they were
-   copied. It is unknown whether offsets before the first receipt were copied, so only existing rows are judged. There
+   copied. It is unknown whether offsets before the first receipt were copied, so only existing rows are checked. There
    must be no rows after the last receipt.
 """
 
@@ -21,7 +21,7 @@ from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
-CHUNK_OFFSETS = 1 << 22  # offsets of a stretch without a receipt
+CHUNK_OFFSETS = 1 << 22  # maximum offsets of a stretch without a receipt
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Stretches:
 
 
 def _whole(span: Span, proofs: Sequence[Proof]) -> Iterator[Proof]:
-    """Yield the proofs of a span, and empty ones for the gaps between them."""
+    """Yield the proofs of a span, and empty proofs for the gaps between them."""
     at = span.first
     for proof in sorted(proofs):
         if proof.first > at:

@@ -128,7 +128,7 @@ class TableJob:
 
     def step(self, run: Runner) -> Receipt | None:
         """Copy one batch; return its receipt or, without new records, None.
-        
+
         Raises PipelineError, InspectError, OSError.
         """
         if self._pace is None:

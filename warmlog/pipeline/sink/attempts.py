@@ -1,8 +1,8 @@
 """The producer identity that all attempts at a task share, and the records stored under it.
 
 Batch headers carry the producer id and epoch, so an attempt can find the records of earlier ones. The broker reports
-their number (`describe_producer`: sequences of an epoch count from 0) and the offset of the last one; they are read
-backwards from there, in doubling steps, until the batch with sequence 0 is found.
+their number (`describe_producer`: sequences of an epoch count from 0) and the offset of the last one. The log is read
+backwards from that offset, in doubling steps, until the batch with sequence 0 is found.
 
 Invariants:
 1. All attempts at a task have the same identity. Batch job: the write id, the number of the write, and the frame's
@@ -153,7 +153,7 @@ class StoredReader:
         into.gone += count - len(records)
 
     def records_at(self, topic: str, partition: int, offset: int, count: int) -> list[Record]:
-        """Return the records of the identity among `count` offsets from this one."""
+        """Return the records of the identity among `count` offsets, starting at this one."""
         return [record for _, record in self._written(topic, partition, offset, offset + count)]
 
     def _written(self, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[BatchHeader, Record]]:

@@ -35,9 +35,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The last decided write. `first_offsets`: offset in each partition before which it has no records.
+    """The last decided write. `first_offsets`: the offset in each partition before which the write has no records.
 
-    `transactions`: None if an earlier version of warmlog decided, which did not name them.
+    `transactions`: None if the decision is from an earlier version of warmlog, which did not name them.
     """
 
     number: int = NO_OFFSET

@@ -1,4 +1,4 @@
-"""Errors of brokers and messages for a transaction that ended while it was written."""
+"""Errors of brokers, and messages, for a transaction that ended while its task was writing."""
 
 from warmlog.protocol.errors import ErrorCode
 

@@ -16,7 +16,7 @@ DEFAULT_BUFFER_BYTES = 16 << 20
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000  # Kafka's delivery.timeout.ms
 DEFAULT_TRANSACTION_TIMEOUT_MS = 900_000  # the brokers' limit (transaction.max.timeout.ms), since a job may take long
 
-# Name to the form of its value, for errors.
+# Maps an option's name to the form of its value, for error messages.
 WRITE_TABLE = {
     **BROKERS_TABLE,
     "topic": "a topic",

@@ -2,7 +2,7 @@
 
 A transaction times out if the driver was killed between the decision and the commit and is not restarted soon enough.
 Its records are still in the log, invisible to readers of committed records. They are copied in a separate transaction,
-which also replaces the decision. So they are committed once, however often this is tried.
+which also replaces the decision. So they are committed once, even if the copying is repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def copy_lost(
 ) -> None:
     """Write the rows of the lost transactions under an identity, and the note that completes the decision.
 
-    The caller commits. Raises PipelineError, also if the log has not all of them.
+    The caller commits. Raises PipelineError, also if the log no longer has all of the rows.
     """
     sender = BatchSender(cluster, identity, Codec.NONE, BUFFER_BYTES)
     owners = {(each.producer_id, each.producer_epoch) for each in lost}

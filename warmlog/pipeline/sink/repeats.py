@@ -1,9 +1,9 @@
 """Detect, after all tasks have written, that an earlier attempt at a write had more tasks.
 
-A task skips records stored by earlier attempts at it, and fails at its end if they have stored other records, as
-happens if the write now has more tasks. If it has fewer, the records of the former tasks are not checked by any task,
-and other tasks have stored these rows again. So the driver checks for them: once in each run of a query, for its first
-micro-batch with rows, and in each job with a `writeId`.
+A task skips records stored by earlier attempts at it, and fails at its end if those attempts have stored other records,
+as happens if the write now has more tasks. If it has fewer tasks, no task checks the records of the former ones, and
+other tasks have stored these rows again. So the driver checks for such records: once in each run of a query, for its
+first micro-batch with rows, and in each job with a `writeId`.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Attempt:
 
 
 def check_tasks(cluster: ClusterConnection, attempts: Sequence[Attempt], identity: Callable[[int], Identity]) -> None:
-    """Raise PipelineError if tasks beyond these have stored rows of the same write.
+    """Raise PipelineError if tasks with higher numbers have stored rows of the same write.
 
     `identity`: returns the identity of a task by number.
     """

@@ -200,7 +200,7 @@ def _plain_headers(given: Iterable[Any] | None) -> Headers:
 
 
 def _plain_milliseconds(given: datetime | None) -> int | None:
-    """Convert a time as Spark passes it: in the local zone if it names none."""
+    """Convert a time passed by Spark to milliseconds; a time without a zone is local time."""
     if given is None:
         return None
     microseconds = round(given.timestamp() * 1_000_000)

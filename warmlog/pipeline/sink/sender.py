@@ -41,7 +41,7 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 @dataclass(slots=True, kw_only=True)
 class SinkBatch:
-    """A batch of one partition as sent. `resent`: an earlier try may have stored it."""
+    """A batch of one partition as sent. `resent`: whether an earlier request may have stored it."""
 
     topic: str
     partition: int
@@ -220,7 +220,7 @@ class BatchSender:
             self._retry.wait(_unavailable(_reply_error(batch, outcome)))
 
     def _may_be_stored(self, batch: SinkBatch) -> None:
-        """Record that a try failed without revealing whether the batch was stored and which broker leads now."""
+        """Record that a request failed without revealing whether the batch was stored, or which broker leads now."""
         batch.resent = True
         self._cluster.forget_leaders(batch.topic)
 

@@ -34,7 +34,7 @@ MAX_SEQUENCE = (1 << 31) - 1
 SPREAD_ROWS = 256  # a batch of small rows holds several runs, and a few thousand rows reach all partitions
 SLICES = 8  # per batch: records are added one slice at a time
 
-Record: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # in the builder's form
+Record: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]  # headers in the builder's form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class TaskWriter:
         self._bound_open()
 
     def finish(self) -> TaskReport:
-        """Send the rest, and wait until all batches are stored. Raises PipelineError."""
+        """Send the remaining batches, and wait until all batches are stored. Raises PipelineError."""
         self._close_all()
         self._sender.flush()
         for target in self._targets.values():

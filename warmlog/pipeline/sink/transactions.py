@@ -5,8 +5,8 @@
 
 Invariants:
 1. Each task of a query (or `writeId`) has a transactional id. An attempt at a task fences earlier ones.
-2. A write is decided once all of its tasks are complete. From then on its tasks write nothing, however many there are
-   in a repetition: the driver commits exactly the transactions named in the decision.
+2. A write is decided once all of its tasks are complete. From then on its tasks write nothing, even if a repetition has
+more tasks: the driver commits exactly the transactions named in the decision.
 3. If a transaction named in the decision was aborted, its rows are copied from the log (`repair`).
 4. After a commit no transaction of the query is open.
 5. A task of a failed job writes nothing, even if Spark lets it continue: the driver first records the failure, then
@@ -131,7 +131,7 @@ class TaskTransaction:
         return last == self.write.number
 
     def hasten(self) -> None:
-        """Commit transactions decided in an earlier run before the driver does, since they may be about to time out."""
+        """Commit transactions decided in an earlier run before the driver does, since they may soon time out."""
         commit_named(
             self.cluster, self.write, _named(self.cluster, self.write, read_decision(self.cluster, self.write.group))
         )
@@ -259,7 +259,7 @@ def commit_named(cluster: ClusterConnection, write: Write, named: Sequence[OpenT
 
 
 def _is_open(transaction: OpenTransaction, described: DescribedTransaction) -> bool:
-    """Return whether the state of a transactional id belongs to this very transaction, and it is open."""
+    """Return whether the state of a transactional id is that of this transaction, and the transaction is open."""
     identity = transaction.producer_id, transaction.producer_epoch
     return (
         described.state == TransactionState.ONGOING.label
@@ -288,8 +288,8 @@ def _list(cluster: ClusterConnection, write: Write, *states: str) -> list[str]:
 def abort(cluster: ClusterConnection, write: Write) -> None:
     """Abort the open transactions of a failed write, unless it is decided. Raises PipelineError.
 
-    Tasks that Spark has killed may still run: tasks that have begun are found by their ids and fenced, later ones find
-    the record of the failure.
+    Tasks that Spark has killed may still run: tasks that have begun are found by their ids and fenced; tasks that begin
+    later find the record of the failure.
     """
     if write.is_repeatable and decided_number(cluster, write.group) >= write.number:
         return  # they are committed when the write is repeated

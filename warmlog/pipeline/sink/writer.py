@@ -40,7 +40,7 @@ _ArrowBase: Any = getattr(datasource, ARROW, DataSourceStreamWriter)
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-RUN_ID = "spark.jobGroup.id"  # the run id of a query
+RUN_ID = "spark.jobGroup.id"  # local property with the run id of a query
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
+        """Write the Arrow batches of a task. Runs in a worker. Raises PipelineError."""
         context = _task()
         rows, task, number = _rows(self._options, iterator), context.partitionId(), self._options.write_batch
         if self._options.transactional:
@@ -109,7 +109,7 @@ class BatchWriter(DataSourceArrowWriter):
         report(self._options, messages, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report a job after a task has finally failed; without transactions, written records stay."""
+        """Report a job after a task's last attempt failed; without transactions, written records remain."""
         if self._options.transactional:
             abort_tasks(self._options, self._write)
         report(self._options, messages, "failed")
@@ -173,8 +173,8 @@ class _Stream:
         report(self._options, messages, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report a micro-batch after a task has finally failed; it runs again when the query is restarted."""
-        for task in _complete(messages)[:1]:  # without any message, the write is unknown here
+        """Report a micro-batch after a task's last attempt failed. It runs again when the query is restarted."""
+        for task in _complete(messages)[:1]:  # without a message from any task, the driver does not know the write
             abort_tasks(self._options, task.write)
         report(self._options, messages, "failed", batchId)
 
@@ -187,7 +187,7 @@ class RowStreamWriter(_Stream, DataSourceStreamWriter):
         self._names = tuple(names)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the rows of a task. In a worker. Raises PipelineError."""
+        """Write the rows of a task. Runs in a worker. Raises PipelineError."""
         return self._write(rows_of_spark(iterator, self._names, with_headers=self._options.include_headers))
 
 
@@ -198,7 +198,7 @@ class ArrowStreamWriter(_Stream, _ArrowBase):  # type: ignore[misc] # the base d
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Write the Arrow batches of a task. In a worker. Raises PipelineError."""
+        """Write the Arrow batches of a task. Runs in a worker. Raises PipelineError."""
         return self._write(_rows(self._options, iterator))
 
 

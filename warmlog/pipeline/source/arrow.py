@@ -92,7 +92,7 @@ class ArrowDecoder:
     def _constant(self, name: str, count: int) -> pa.Array:
         made = self._repeated.get(name)
         if made is None or len(made) < count:
-            # The first chunk is the only one of a small split, so it must not keep larger buffers in memory.
+            # A small split has only this chunk, which must not retain larger buffers in memory.
             size = count if made is None else max(count, CHUNK_RECORDS)
             made = pa.repeat(pa.scalar(self._constants[name], TYPES[name]), size)
             self._repeated[name] = made

@@ -1,11 +1,11 @@
 """Input of a stream with a directory and a broker: old records come from the directory, new ones from the broker.
 
 Invariants:
-1. A partition's hand-over offset is where its directory ended when the query began, and does not change during the
-   query: offsets below it are read from the directory, others from the broker. Offsets are the same in both, so no
-   record is read twice or skipped, wherever a query is restarted.
+1. A partition's hand-over offset is the end of its directory when the query began, and does not change during the
+query: offsets below it are read from the directory, others from the broker. Offsets are the same in both, so no
+record is read twice or skipped, regardless of the offset at which a query is restarted.
 2. The broker's log end determines how far to read. Records that the directory lacks are read from the broker, even if
-   only a worker notices: its directory is not mounted, or retention removed a segment.
+only a worker detects this because its directory is not mounted, or because retention removed a segment.
 3. A directory of another topic of the same name (by its topic id) is rejected.
 """
 
@@ -59,7 +59,7 @@ class HandoverInput:
 
     def _splits(self, topic_ids: TopicIds, ranges: Ranges) -> list[AnySplit]:
         if self.offsets is not None and all(wanted.start >= self.offsets.get(key, 0) for key, wanted in ranges.items()):
-            return self._remote(ranges, topic_ids)  # all is handed over, and the directory no longer needed
+            return self._remote(ranges, topic_ids)  # all partitions are handed over: the directory is not needed
         for _ in range(TRIES):
             with suppress(SegmentGoneError):
                 return self._both(topic_ids, ranges)

@@ -55,7 +55,7 @@ class Input(Protocol):
 
 
 def choose_input(options: ReadOptions, *, patient: bool = False) -> Input:
-    """Return the input of a batch job: the directory if there is one, else the broker.
+    """Return the input of a batch job: the directory if one is given, otherwise the broker.
 
     `patient`: whether to wait for a broker even when connecting.
     """

@@ -1,16 +1,16 @@
-"""Positions of streams and archives: the next offset to read, and the log it is valid for.
+"""Positions of streams and archives: the next offset to read, and the log to which it belongs.
 
     {"orders": {"topicId": "AAAAAAAAAAAAAAAAAAAABw",
                 "partitions": {"0": {"offset": 1200, "leaderEpoch": 3}, "1": {"offset": 994, "leaderEpoch": 3}}}}
     {"orders": {"0": 1200, "1": 994}}                       as written by version 0.1, still read
     {"orders": {..., "start": {"topicId": ..., "partitions": ...}}}    start of a query's first micro-batch
 
-The topic id distinguishes a topic from a deleted one of the same name. No record before the offset has a higher leader
-epoch than this: if one has now, the log was truncated and written again (KIP-320).
+The topic id distinguishes a topic from a deleted one of the same name. When the position was recorded, no record before
+the offset had a higher leader epoch: if a record has one now, the log was truncated and written again (KIP-320).
 
-Spark's checkpoint has the end of each micro-batch, and each begins at the end of the previous one. For the first one
-Spark queries the source again after a restart, when "earliest" or "latest" may have moved: so its end also holds its
-start.
+Spark's checkpoint has the end of each micro-batch, and each begins at the end of the previous one. After a restart,
+Spark queries the source again for the start of the first micro-batch, although "earliest" or "latest" may have moved.
+The end of the first micro-batch therefore also contains its start.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,7 +81,7 @@ def _rewritten_from(extent: Extent, position: Position, end: int) -> int | None:
     if batch is None or batch.base_offset > last or batch.leader_epoch <= epoch:
         return None
     first, later = extent.start_offset, batch.base_offset
-    while first < later:  # the batch at `later` has a later epoch, no batch before `first` has
+    while first < later:  # the batch at `later` has a later epoch; no batch before `first` has one
         middle = (first + later) // 2
         header = extent.batch_at(middle)
         if header is None or header.leader_epoch > epoch:

@@ -23,7 +23,7 @@ from warmlog.pipeline.options import (
     word,
 )
 
-EARLIEST = -2  # numbers for these words in JSON offsets
+EARLIEST = -2  # numbers that stand for these words in JSON offsets
 LATEST = -1
 # Internal topics, which patterns do not match, as in Kafka's consumers.
 INTERNAL_TOPICS = frozenset(
@@ -33,7 +33,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 # The default of spark.sql.files.maxPartitionBytes: large compared with the cost of starting a task.
 DEFAULT_SPLIT_BYTES = 128 << 20
 
-DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000  # as in the connector
+DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000  # the connector's value
 
 PartitionNumbers: TypeAlias = Mapping[str, Mapping[int, int]]
 OnCorrupt: TypeAlias = Literal["fail", "skip", "stop"]
@@ -103,7 +103,7 @@ class ReadOptions:
     filter_pushdown: bool = False
 
 
-# Name to the form of its value, for errors.
+# Maps an option's name to the form of its value, for error messages.
 READ_TABLE = {
     "path": "a data directory, or several separated by commas, or the directory of a partition",
     **BROKERS_TABLE,

@@ -9,7 +9,7 @@ from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.ranges import Extent, Range
 from warmlog.protocol.partitions import TopicPartition
 
-RECORD_BYTES = 100  # assumed bytes of a record in a broker, which reports no sizes
+RECORD_BYTES = 100  # assumed size of a record in a broker, which does not report sizes
 TRIES = 5  # a broker replaces segments every few seconds; a plan takes milliseconds
 
 
@@ -40,7 +40,7 @@ class Plan:
 
 
 def size_of_split(split: AnySplit) -> int:
-    """Return the number of bytes a split reads; an estimate if it reads from a broker."""
+    """Return the number of bytes that a split reads, which is an estimate if it reads from a broker."""
     return split.size if isinstance(split, Split) else (split.end_offset - split.first_offset) * RECORD_BYTES
 
 

@@ -1,8 +1,8 @@
 """Plan splits of directories, about equal in bytes; one task reads one split.
 
 Invariants:
-1. Splits begin at batches that are taken from the offset index and confirmed by their headers. Without such an entry, a
-   split is larger.
+1. Splits begin at batches that are taken from the offset index and confirmed by their headers. Without a suitable index
+entry, a split is larger.
 2. The offsets of a partition's splits are disjoint, and together cover the requested range. Positions are those of
    planning time; a reader that finds a replaced file uses the offsets.
 """
@@ -112,9 +112,9 @@ def pieces_of(partition: StoredPartition, wanted: Range) -> Iterator[Piece]:
 
 
 def located(segment: Segment, first_offset: int, end_offset: int, *, readable_size: int, until: int) -> Piece:
-    """Locate offsets in a segment whose offsets end before `until`. Raises SegmentGoneError, OSError."""
+    """Locate offsets in a segment whose own offsets end before `until`. Raises SegmentGoneError, OSError."""
     with segment.open() as file:
-        if file.identity != segment.identity:  # compaction has replaced it with a complete segment
+        if file.identity != segment.identity:  # compaction has replaced the file with a complete segment
             readable_size = file.size
         position, end_position = 0, readable_size
         if first_offset > segment.base_offset:

@@ -45,7 +45,7 @@ class Extent(Protocol):
         """Return the end of the readable offsets (exclusive)."""
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or past a time; None if all are earlier."""
+        """Return the offset of the first record at or after a time, or None if all records are earlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def resolve(partition: Extent, options: ReadOptions) -> Range:
 
 
 def _are_comparable_now(partition: Extent, options: ReadOptions) -> bool:
-    """Return whether one bound is a time and the other an offset; bounds of the same kind were compared as options."""
+    """Return whether one bound is a time and the other an offset. Others were compared when options were parsed."""
     offset = options.start if options.end.by_time else options.end
     return options.start.by_time != options.end.by_time and _bound_of(partition, offset) not in {EARLIEST, LATEST}
 
@@ -180,8 +180,8 @@ def cuts(wanted: Range, count: int, options: ReadOptions) -> list[int]:
 def limited(start: Offsets, ends: Offsets, most: int | None) -> dict[TopicPartition, int]:
     """Return the ends of a micro-batch of at most `most` offsets.
 
-    Each partition gets its share of the available offsets, so that all are read to their ends at the same time, but at
-    least one offset, so that none waits for the others. If `most` is too small for that, partitions take turns.
+    Each partition gets its share of the available offsets, so that all reach their ends at the same time, but at least
+    one offset, so that no partition waits for the others. If `most` is too small for that, partitions take turns.
     """
     behind = {key: end - start[key] for key, end in ends.items() if end > start[key]}
     total = sum(behind.values())
@@ -231,7 +231,7 @@ class Bounds:
         """
         start = max(wanted.start, self.first_offset)
         if self.first_ms > 0:
-            with suppress(PipelineError, InspectError):  # a damaged batch, which reading will report
+            with suppress(PipelineError, InspectError):  # a damaged batch; the read will report it
                 offset = partition.offset_at_time(self.first_ms)
                 start = wanted.end if offset is None else max(start, offset)
         end = wanted.end if self.last_offset == MAX_INT64 else min(wanted.end, self.last_offset + 1)

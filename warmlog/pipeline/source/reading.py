@@ -2,7 +2,7 @@
 
 Invariants:
 1. A batch that a handler rejects (wrong CRC, invalid records, invalid compressed data) counts as damaged.
-2. Records outside the split's offsets are never passed on, whatever the positions in the plan.
+2. Records outside the split's offsets are never passed on, regardless of the positions in the plan.
 3. Damage is an error, or a logged warning that names file and position; never silent.
 """
 
@@ -63,7 +63,7 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts of reading a split. `lost_offsets`: offsets deleted before they were read."""
+    """Counts of a split's read. `lost_offsets`: offsets deleted before they were read."""
 
     batches: int = 0
     bytes: int = 0
@@ -206,7 +206,7 @@ class SplitReader:
             if passed:
                 yield
             if header.next_offset >= piece.end_offset:
-                return  # later batches were appended since, and may be incomplete
+                return  # later batches were appended after planning, and may be incomplete
 
     def _pass_on(self, file: LogFile, position: int, header: BatchHeader, piece: Piece) -> bool:
         rules = self._rules

@@ -55,7 +55,7 @@ class RemotePartition:
         return self.offsets.bound((self.topic, self.partition), LATEST_TIMESTAMP, isolation)
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or past a time; None if all are earlier."""
+        """Return the offset of the first record at or after a time, or None if all records are earlier."""
         offset = self.offsets.at_time((self.topic, self.partition), max(timestamp_ms, 0))
         return None if offset < 0 else offset
 
@@ -146,7 +146,7 @@ class BrokerInput:
         return cluster
 
     def with_brokers(self, see: Callable[[list[Extent]], T], *, lenient: bool = False) -> tuple[T, Brokers]:
-        """Call a function as `look`; return its result, and all brokers. Raises PipelineError."""
+        """Call a function as in `with_extents`; return its result, and all brokers. Raises PipelineError."""
         with self._connected() as cluster:
             return see(list(remote_partitions(cluster, self._options, lenient=lenient))), cluster.brokers
 
@@ -196,6 +196,6 @@ def plan_remote(options: ReadOptions, brokers: Brokers, ranges: Ranges, topic_id
 
 
 def commit_offsets(brokers: Brokers, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit the next offset of partitions for a group. Raises PipelineError, soon if no broker is available."""
+    """Commit the next offset of partitions for a group. Raises PipelineError, after a short time without a broker."""
     with ClusterConnection(brokers, Retry(COMMIT_TIMEOUT_S)) as cluster:
         cluster.call(lambda client: GroupAdmin(client).commit(group, offsets))

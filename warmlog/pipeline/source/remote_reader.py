@@ -1,7 +1,7 @@
 """Read a split of a partition from its leader.
 
 1. The next fetch is sent before the batches of the last reply are decoded.
-2. If the leader is unavailable, reading is retried from the offset reached so far, at the leader of that time.
+2. If the leader is unavailable, the read is retried from the offset reached so far, at the current leader.
 3. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
    records of the old one.
 """
@@ -147,7 +147,7 @@ class RemoteReader:
         return part
 
     def _gone(self, reply: MetadataResponse) -> str | None:
-        """Describe how the topic was deleted or recreated; None if it was not.
+        """Describe the topic's deletion or recreation, or return None if neither happened.
 
         Replies come in the order of requests, so records fetched before this reply belong to the topic in it.
         """

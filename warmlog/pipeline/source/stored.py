@@ -1,10 +1,11 @@
 """Select the partitions of a read from its directories: whole topics, and one replica of each partition.
 
 Invariants:
-1. A part of a topic is never mistaken for the whole topic: the number of partitions comes from the store of its broker
-   or cluster, or from a broker, unless the options name the partitions. Otherwise the read is refused.
-2. Of a partition with several replicas, only records known to be committed are read: those that all replicas have, or
-   those below the high watermark in a checkpoint of one. Other records may be truncated.
+1. A part of a topic is never mistaken for the whole topic: the number of partitions comes from the metadata store of
+   its
+broker or cluster, or from a broker. If it is unknown, the read is refused, unless the options name the partitions.
+2. If a partition has several replicas, only records known to be committed are read: those that all replicas have, or
+those below the high watermark in one replica's checkpoint. Other records may be truncated.
 """
 
 import time
@@ -24,7 +25,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 T = TypeVar("T")
 
-TRIES = 10  # wait for a topic being created or extended: it is stored before its directories exist
+TRIES = 10  # while a topic is created or extended: its metadata is stored before its directories exist
 PAUSE_S = 0.1
 
 
@@ -122,7 +123,7 @@ def _chosen(replicas: Sequence[StoredPartition], topic: KnownTopic | None) -> St
 
 
 def _on_all(replicas: Sequence[StoredPartition]) -> int:
-    """Return an offset before which all replicas have the same records; 0 if their logs may have diverged.
+    """Return an offset before which all replicas have the same records, or 0 if their logs may have diverged.
 
     Logs with a batch of the same leader epoch at an offset are identical before it.
     """

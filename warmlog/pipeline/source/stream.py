@@ -7,9 +7,9 @@ Invariants:
    sink, each record is delivered exactly once. The end of a query's first micro-batch also holds its start.
 2. A group's offsets are committed when Spark reports that a micro-batch is done, which it does when it begins the next.
    They are only for monitoring the lag; a stream continues from its checkpoint, even if they cannot be committed.
-3. Partitions that appear later are read from their beginning. Losses are an error, or a warning that counts them
-   (`failOnDataLoss`): records that were deleted before they were read, a partition that was deleted, a topic that was
-   recreated (it is read from its start), a log that was truncated (it is read from there).
+3. Partitions that appear later are read from their start. Losses are an error, or a warning that counts them
+(`failOnDataLoss`): records that were deleted before they were read, a partition that was deleted, a topic that was
+recreated (it is read from its start), a log that was truncated (it is read from the truncation on).
 4. If the broker is unavailable during a query, the query retries.
 
 Source: org.apache.spark.sql.kafka010.KafkaMicroBatchStream.
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. Lives in a process beside the driver; `read` is called in workers."""
+    """Reads a stream. Runs in a process beside the driver, except `read`, which is called in workers."""
 
     def __init__(self, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         if options.end != Bound(number=LATEST):
@@ -142,13 +142,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
         """Return the splits of a micro-batch. Raises PipelineError, DataLossError if its first records were deleted."""
         self._last = end
-        self._has_begun = self._has_begun or start != end  # Spark 4.1 begins with an empty range where it continues
+        self._has_begun = self._has_begun or start != end  # Spark 4.1 continues with an empty range
         if start == self._initial:  # start of the first micro-batch, which an earlier run may have planned
             start = start_of(end) or start
         lost, starts, ends = self.lost_offsets, positions_of(start), positions_of(end)
 
         def choose(extents: list[Extent]) -> dict[TopicPartition, Range]:
-            self.lost_offsets = lost  # counted again for a repeated plan
+            self.lost_offsets = lost  # losses of a repeated plan are counted again
             return self._ranges(extents, starts, ends)
 
         splits = self._input.plan(choose, lenient=True)
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         brokers, group = self._options.brokers, self._options.group
         try:
             commit_offsets(brokers, group, offsets)
-        except PipelineError as error:  # the next micro-batch commits them, and no data depends on them
+        except PipelineError as error:  # the next micro-batch commits later offsets, and no data depends on them
             self._warn(f"offsets of group {group} not committed: {error}")
 
     def stop(self) -> None:
@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if self._until is None else min(end, self._until.get(key_of(extent), end))
 
     def _start(self, extent: Extent, position: Position | None, lose: Lose) -> int:
-        """Return the positions to continue at; partitions new to the query are read from their beginning."""
+        """Return the positions to continue at. Partitions new to the query are read from their start."""
         if position is None:
             return extent.start_offset
         end = last_of(extent, self._options)
