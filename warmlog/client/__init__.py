@@ -1,8 +1,8 @@
 """The Python client: produce, consume and administer over the native protocol; on asyncio, on trio, or blocking.
 
-Start with `client` (what `connect` returns); `blocking` offers the same to plain threads. Below them: `producing`,
-`consuming`, `groups`, `transactions`, and `connection` with cluster metadata. Depends on anyio and `protocol`, never
-on `broker`.
+Start with `client` (the object that `connect` returns); `blocking` offers the same to plain threads. They are built on
+`producing`, `consuming`, `groups`, `transactions`, and `connection` with cluster metadata. This package depends on
+anyio and `protocol`, never on `broker`.
 """
 
 from warmlog.client.blocking import Client

@@ -47,9 +47,9 @@ class Administration:
         validate_only: bool = False,
         if_not_exists: bool = False,
     ) -> CreatedTopic | None:
-        """Create a topic. Return None if it exists and `if_not_exists`.
+        """Create a topic. Return None if `if_not_exists` is set and it exists.
 
-        `partitions` -1, `replication_factor` None: the broker's default. Raises TopicExistsError and other
+        `partitions` -1 and `replication_factor` None mean the broker's default. Raises TopicExistsError and other
         BrokerErrors. After ConnectionLostError the topic may or may not exist.
         """
         return await self._topics.create(
@@ -72,7 +72,7 @@ class Administration:
         await self._topics.alter(name, configs=configs or {}, partitions=partitions)
 
     async def describe_topics(self, *names: str) -> tuple[TopicDescription, ...]:
-        """Return settings, offsets and segments, each partition as its leader has it.
+        """Return settings, offsets and segments, each partition as described by its leader.
 
         Raises UnknownTopicError and other BrokerErrors.
         """
@@ -109,7 +109,7 @@ class Administration:
     # -- groups --
 
     async def list_groups(self, *, states: Iterable[str] = ()) -> tuple[ListedGroup, ...]:
-        """Return groups by name, all or those in these states ("Stable", "Empty" ...)."""
+        """Return groups sorted by name: all, or those in the given states ("Stable", "Empty" ...)."""
         return await self._groups.list(states)
 
     async def describe_groups(self, *names: str) -> tuple[DescribedConsumerGroup, ...]:
@@ -136,7 +136,7 @@ class Administration:
         await self._shares.alter_group(name, configs)
 
     async def reset_share_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Deliver records from these offsets on, by (topic, partition), as if for the first time.
+        """Deliver records again, starting at these offsets by (topic, partition), as if for the first time.
 
         The group must not have members. Raises BrokerError.
         """

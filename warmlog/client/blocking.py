@@ -1,7 +1,7 @@
 """The blocking client, for programs without an event loop.
 
-An event loop in its own thread runs an `AsyncClient`. Passing a call between the threads costs about 100 µs, so records
-are passed in lists, and the next list is prepared while the caller works on the last one.
+An event loop in a separate thread runs an `AsyncClient`. Passing a call between the threads takes about 100 µs, so
+records are passed in lists, and the next list is prepared while the caller processes the last one.
 """
 
 import asyncio
@@ -58,8 +58,8 @@ NOT_OPEN = "client not open: use it as `with Client(...) as client`"
 class Client:
     """The blocking client: `with Client("127.0.0.1:9091") as client`. Thread-safe.
 
-    Arguments as for `warmlog.connect`; methods as those of `AsyncClient`. Entering raises ConnectError if no broker
-    answers. Leaving flushes produced records; leaving by an exception does not.
+    Arguments as for `warmlog.connect`; methods as those of `AsyncClient`. Entering the block raises
+    ConnectError if no broker answers. Leaving it flushes produced records, unless an exception leaves the block.
     """
 
     def __init__(self, bootstrap: str | Iterable[str] = DEFAULT_ADDRESS, **settings: Unpack[SettingNames]) -> None:
@@ -153,7 +153,7 @@ class Client:
             for chunk in _chunks(records):
                 self._call(send.send, chunk)
         except anyio.BrokenResourceError:
-            pass  # producing failed; the summary raises the reason
+            pass  # producing failed; reading the summary raises the error
         finally:
             self._call(send.aclose)
         return summary.result()
@@ -232,7 +232,7 @@ class Client:
         """Consume records: `for record in client.consume("orders")`. Arguments as for `AsyncClient.consume`.
 
         Callbacks of a group run in another thread while the caller waits for the stream; they may use it.
-        Without a group, the next records are fetched and decoded while the caller works on the last ones.
+        Without a group, the next records are fetched and decoded while the caller processes the last ones.
         """
         if group is None:
             return chain.from_iterable(self.consume_batches(named(topics), start, **options))
@@ -244,7 +244,7 @@ class Client:
     def consume_batches(
         self, topics: str | Iterable[str], start: Start = "beginning", **options: Unpack[ConsumeOptions]
     ) -> Iterator[list[ConsumedRecord]]:
-        """Consume lists of records, as they arrive."""
+        """Consume lists of records as they arrive."""
         topics = topics if isinstance(topics, str) else tuple(topics)
         make_subscription(topics, start, **options)  # raises here, not at the first step
         return self._batches(partial(self._client.consume_batches, topics, start, **options))
@@ -375,7 +375,7 @@ class Client:
         self._call(self._client.alter_group, name, configs=configs)
 
     def reset_share_group(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Deliver records from these offsets on. See `AsyncClient.reset_share_group`."""
+        """Deliver records again, starting at these offsets. See `AsyncClient.reset_share_group`."""
         self._call(self._client.reset_share_group, group, offsets)
 
     # -- the client's thread --
@@ -408,7 +408,7 @@ class Client:
 
 
 async def _call_soon() -> Callable[[Callable[[], object]], object]:
-    """Return a function that other threads use to call functions in this one."""
+    """Return a function with which other threads call functions in this thread."""
     return asyncio.get_running_loop().call_soon_threadsafe
 
 
@@ -427,7 +427,7 @@ async def _next_batch(stream: BatchStream) -> list[ConsumedRecord] | None:
 
 
 def _chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield the records in lists, which are longer the faster records arrive, so that a slow source is not delayed."""
+    """Yield the records in lists. Lists grow with the rate of records, so that a slow source is not delayed."""
     items, size = iter(records), 1
     while True:
         began_at = perf_counter()

@@ -44,11 +44,11 @@ from warmlog.protocol.transactions import DescribedTransaction, ListedTransactio
 async def connect(
     bootstrap: str | Iterable[str] = DEFAULT_ADDRESS, **settings: Unpack[SettingNames]
 ) -> AsyncIterator["AsyncClient"]:
-    """Connect to a cluster, on asyncio or trio; for `async with`.
+    """Connect to a cluster, on asyncio or trio; use it with `async with`.
 
     `bootstrap`: "host:port" of one broker or several (comma-separated or an iterable). Settings: see
     `warmlog.client.Settings`. Raises ConnectError if no broker answers, ValueError for an invalid address or setting.
-    Leaving the block flushes produced records; leaving it by an exception does not.
+    Leaving the block flushes produced records, unless an exception leaves it.
     """
     addresses, checked, random = parse_bootstrap(bootstrap), Settings(**settings), Random()  # noqa: S311 - for jitter
     failure: BaseException | None = None
@@ -122,10 +122,10 @@ class AsyncClient(Administration):
 
         Concurrent calls share batches. Key and value are bytes, bytearray or memoryview; `value` None with a key is a
         tombstone. `headers`: a mapping or pairs.
-        `timestamp`: ms since the epoch or a datetime, by default now. `partition`: by default the key's (as in Kafka's
-        clients); records without a key stick to one partition per batch. The topic is created on first use if the
-        broker allows that. A cancelled call may still store the record. Raises WarmlogError if the record is not
-        stored, or if that is unknown; TypeError, ValueError for invalid arguments.
+        `timestamp`: ms since the epoch or a datetime, by default now. `partition`: by default chosen by the key (as in
+        Kafka's clients); records without a key stick to one partition per batch. The topic is created on first use if
+        the broker allows that. A cancelled call may still store the record. Raises WarmlogError if the record is not
+        stored, or if the outcome is unknown; TypeError, ValueError for invalid arguments.
         """
         return await self._producer.produce(topic, Message(content(value), content(key), headers, timestamp, partition))
 
@@ -157,7 +157,7 @@ class AsyncClient(Administration):
         partition: int | None = None,
         on_stored: Callable[[int], None] | None = None,
     ) -> Summary:
-        """Produce many records as fast as they are acknowledged; return when all are.
+        """Produce many records as fast as they are acknowledged; return when all are acknowledged.
 
         Each record is bytes (a value), a tuple (key, value) or a `Message`; an async iterable may also yield lists of
         these. Raises the error of the first record that is not stored; others may be stored. `on_stored`: called
@@ -180,10 +180,10 @@ class AsyncClient(Administration):
     ) -> AbstractAsyncContextManager[Transaction]:
         """Produce to several partitions and commit a group's offsets atomically.
 
-        `async with client.transaction("transfers") as transaction`: leaving the block commits, leaving it by an
-        exception aborts. Readers with `isolation="read_committed"` see all of a transaction or nothing. Another client
+        `async with client.transaction("transfers") as transaction`: leaving the block commits; an exception that leaves
+        it aborts. Readers with `isolation="read_committed"` see either all of a transaction or nothing. Another client
         that begins a transaction with the same id fences this one, which then gets ProducerFencedError: give each
-        running instance of a program its own id, and keep it across restarts. The broker aborts a transaction that is
+        running instance of a program its own id, and reuse it after restarts. The broker aborts a transaction that is
         open for longer than `timeout_s`.
 
         Entering raises RuntimeError if a transaction with this id is open in this client, ProducerFencedError and other
@@ -202,7 +202,7 @@ class AsyncClient(Administration):
         """Return transactions sorted by transactional id: all, or those that match every filter.
 
         `states`: such as "Ongoing". `min_duration_s`: only transactions that have been open for longer than this.
-        `pattern`: a regular expression that the whole id has to match. Raises ValueError for an unknown state,
+        `pattern`: a regular expression that must match the whole id. Raises ValueError for an unknown state,
         WarmlogError.
         """
         return await self._transaction_admin.select(states, producer_ids, min_duration_s, pattern)
@@ -230,7 +230,7 @@ class AsyncClient(Administration):
         return await self._transaction_admin.find_hanging(topics, partition, max_timeout_s)
 
     async def abort_hanging_transaction(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
-        """End a transaction that hangs in a partition from `start_offset` on; return it. Raises BrokerError.
+        """Abort a transaction that hangs in a partition since `start_offset`; return it. Raises BrokerError.
 
         The coordinator is not consulted: use it only for results of `find_hanging_transactions`.
         """
@@ -271,13 +271,14 @@ class AsyncClient(Administration):
         `group_protocol`: "consumer" (KIP-848), "classic", or "auto": consumer unless the group has classic members.
         `session_timeout_s`: a classic member without heartbeats for this long is removed; for others the broker's
         timeout applies.
-        `rebalance_timeout_s`: how long one record may take during a rebalance.
+        `rebalance_timeout_s`: how long processing one record may take during a rebalance.
         `instance_id`: makes this a static member, which gets its partitions back after a restart.
         `on_assigned`, `on_revoked`, `on_lost`: called between two steps with the (topic, partition) pairs that the
-        member gets, is about to give up, or has already lost to others; functions or async functions. `on_revoked` may
-        commit, and also replaces `on_lost` if that is not given. A classic member gives up all in each rebalance.
-        `topics` may be a pattern, `re.compile("orders-.*")`, for the whole names of topics, which are looked up every
-        `topics_interval_s`.
+        member gets, is about to give up, or has already lost to other members; functions or async functions.
+        `on_revoked` may commit, and is also called instead of a missing `on_lost`. A classic member gives up all
+        partitions in each rebalance.
+        `topics` may be a pattern such as `re.compile("orders-.*")`, which must match the whole name of a topic. Topics
+        are looked up every `topics_interval_s`.
         """
         if group is None:
             return RecordStream(self.consume_batches(named(topics), start, **options))
@@ -294,7 +295,7 @@ class AsyncClient(Administration):
     def consume_batches(
         self, topics: Topics, start: Start = "beginning", *, group: str | None = None, **options: Any
     ) -> BatchStream | GroupBatchStream:
-        """Consume lists of records: like `consume`, at less cost per record."""
+        """Consume lists of records: like `consume`, with less overhead per record."""
         if group is None:
             return BatchStream(
                 self._cluster, self._settings, self._random, make_subscription(named(topics), start, **options)
@@ -308,7 +309,7 @@ class AsyncClient(Administration):
         start: Start = "beginning",
         **options: Unpack[GroupConsumeOptions],
     ) -> GroupReader:
-        """Return the reader behind a group's streams, for other interfaces to it."""
+        """Return the reader behind a group's streams, on which other interfaces are built."""
         subscription, member_options = make_group_subscription(group, topics, start, **options)
         reader = GroupReader(self._cluster, self._settings, self._random, subscription, member_options)
         self._memberships = [each for each in self._memberships if not each.has_ended] + [reader.membership]
@@ -326,15 +327,15 @@ class AsyncClient(Administration):
     ) -> ShareStream:
         """Take jobs from a queue: `async with client.share("jobs", group="workers") as jobs: async for job in jobs`.
 
-        The members of a share group (KIP-932), of this protocol or Kafka's, get the records of its topics one by one,
-        however many partitions there are. Each is held until `job.accept()`, `release()` or `reject()`, or until its
-        lock expires; then it is delivered again, up to `group.share.delivery.count.limit` times. Use it inside
-        `async with`: leaving the block releases jobs that are not acknowledged, and leaves the group.
-        `start`: where a group begins with a topic it has not read before, "beginning" or "end"; by default as set by
-        `share.auto.offset.reset`, which defaults to the end.
-        `max_jobs`: limit of jobs to acquire from a broker at a time; fewer are acquired if they are processed slowly.
-        `auto_accept`: requesting the next job accepts the last one, unless it was acknowledged.
-        `auto_create`: whether to create a missing topic; otherwise the first step raises UnknownTopicError.
+        The members of a share group (KIP-932), which may use this protocol or Kafka's, get the records of its topics
+        one by one, regardless of the number of partitions. Each is held until `job.accept()`, `release()` or
+        `reject()`, or until its lock expires. A released record, or one whose lock has expired, is delivered again, up
+        to `group.share.delivery.count.limit` times. Use it inside `async with`: leaving the block releases jobs that
+        are not acknowledged, and leaves the group. `start`: where a group starts to read a new topic, "beginning" or
+        "end"; by default as set by `share.auto.offset.reset`, which defaults to the end. `max_jobs`: limit of jobs to
+        acquire from a broker at a time; fewer are acquired if they are processed slowly. `auto_accept`: requesting the
+        next job accepts the last one, unless it was acknowledged. `auto_create`: whether to create a missing topic;
+        otherwise the first step raises UnknownTopicError.
 
         Steps raise WarmlogError; retriable errors are retried for `delivery_timeout_s`. Raises ValueError.
         """
@@ -344,10 +345,10 @@ class AsyncClient(Administration):
         return stream
 
     async def leave_groups(self) -> None:
-        """Leave all groups. Records taken last do not count as processed, since the client cannot know."""
+        """Leave all groups. Records taken last do not count as processed, since they may not have been processed."""
         for membership in self._memberships:
             membership.stop(include_last=False)
-        with anyio.CancelScope(shield=True):  # each has its own timeout
+        with anyio.CancelScope(shield=True):  # each wait has its own timeout
             for membership in self._memberships:
                 await membership.wait_ended()
             for stream in self._share_streams:
@@ -358,7 +359,7 @@ class AsyncClient(Administration):
     ) -> dict[int, int]:
         """Return by partition the offset of a start position: an end, or the first record at or after a time.
 
-        A time after all records gives the end. Raises WarmlogError, ValueError.
+        For a time after all records, the offset is the end. Raises WarmlogError, ValueError.
         """
         options = ConsumeOptions(auto_create=False)
         if partitions is not None:

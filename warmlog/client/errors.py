@@ -38,7 +38,7 @@ RETRIABLE = frozenset(
 class WarmlogError(Exception):
     """Root of all errors of the client.
 
-    `code`: Kafka's error code. `message`: for people. `is_final`: whether retrying is pointless whatever the code.
+    `code`: Kafka's error code. `message`: a text for users. `is_final`: whether a retry is pointless for any code.
     """
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
@@ -102,7 +102,7 @@ class TopicExistsError(BrokerError):
 
 
 class ProducerFencedError(BrokerError):
-    """Another client has begun to use the transactional id: this one must stop using it."""
+    """Another client has begun to use the transactional id, so this client must stop using it."""
 
 
 class GroupMovedOnError(BrokerError):
@@ -110,7 +110,7 @@ class GroupMovedOnError(BrokerError):
 
 
 class GroupNotEmptyError(BrokerError):
-    """The group has members, and the request needs a group without any."""
+    """The group has members, but the request requires a group without members."""
 
 
 class UnknownGroupError(BrokerError):
@@ -122,7 +122,7 @@ class JobLostError(BrokerError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """The requested offset does not exist; those from `log_start_offset` to `high_watermark` do."""
+    """The requested offset does not exist; offsets from `log_start_offset` to `high_watermark` exist."""
 
     def __init__(self, message: str, *, log_start_offset: int, high_watermark: int) -> None:
         super().__init__(message, ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -48,7 +48,7 @@ def _no_password() -> str:
 
 
 def read_password(path: Path) -> str:
-    """Return the first line of a file; refuse a file that everyone may read. Raises ClientFileError."""
+    """Return the first line of a file; reject a file that everyone may read. Raises ClientFileError."""
     try:
         if S_IMODE(path.stat().st_mode) & S_IROTH:
             message = f"{path}: every user of this machine may read it: chmod 600 {path}"

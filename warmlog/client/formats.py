@@ -55,7 +55,7 @@ JSON: Serializer[Any] = Serializer(_dump_json, json.loads)
 class Format(Generic[K, V]):
     """The types of a topic's keys and values: `orders = Format(key=TEXT, value=JSON)`.
 
-    For all ways to produce and consume: it creates messages and reads records.
+    It creates messages and reads records, for all ways to produce and consume.
     """
 
     key: Serializer[K]
@@ -69,7 +69,7 @@ class Format(Generic[K, V]):
         timestamp: Timestamp | None = None,
         partition: int | None = None,
     ) -> Message:
-        """Return a message for `produce_many`. Raises what the serializers raise."""
+        """Return a message for `produce_many`. Exceptions of the serializers propagate."""
         packed = self.pack(value, key)
         return Message(packed["value"], packed["key"], headers, timestamp, partition)
 
@@ -80,7 +80,7 @@ class Format(Generic[K, V]):
         )
 
     def read(self, record: ConsumedRecord) -> TypedRecord[K, V]:
-        """Return a record with its key and value deserialized. Raises what the serializers raise."""
+        """Return a record with its key and value deserialized. Exceptions of the serializers propagate."""
         return TypedRecord(
             record.topic,
             record.partition,

@@ -56,13 +56,13 @@ class Settings:
     `produce` waits. `max_in_flight`: concurrent produce requests per broker; with 1, records keep their order across
     retries. `delivery_timeout_s`: how long a record is retried. `request_timeout_s`: limit for one reply.
     `fetch_bytes`, `fetch_partition_bytes`: limits of one fetch and of each partition in it. The next fetch is in flight
-    while the last one is read, so a stream uses twice that. `fetch_max_wait_ms`: how long the broker holds a fetch
-    while there are no records. `tls`: a context that encrypts connections and verifies hosts, such as
+    while the last one is read, so a stream uses up to twice as much memory. `fetch_max_wait_ms`: how long the broker
+    holds a fetch while there are no records. `tls`: a context that encrypts connections and verifies hosts, such as
     `ssl.create_default_context(cafile="ca.pem")`; None for no encryption.
-    `username`, `password`: log in with these, by the SASL `mechanism`. Without encryption, use SCRAM, since PLAIN sends
-    the password itself. `delegation_token`: they are the id and the HMAC of a delegation token. `token`: log in with an
-    access token (OAUTHBEARER), or with the result of a function such as `TokenFile` and `ClientCredentials`, which is
-    called in a worker thread for each login.
+    `username`, `password`: credentials for the SASL `mechanism`. Without encryption, use SCRAM, since PLAIN sends the
+    password in clear text. `delegation_token`: whether the credentials are the id and the HMAC of a delegation token.
+    `token`: an access token (OAUTHBEARER), or a function that returns one, such as `TokenFile` or `ClientCredentials`,
+    which is called in a worker thread for each login.
     """
 
     client: str = ""
@@ -75,7 +75,7 @@ class Settings:
     delivery_timeout_s: float = 120  # Kafka's delivery.timeout.ms
     request_timeout_s: float = 30  # Kafka's request.timeout.ms
     connect_timeout_s: float = 10  # Kafka's socket.connection.setup.timeout.ms
-    fetch_bytes: int = 8 << 20  # Kafka's default of 50 MiB costs too much memory
+    fetch_bytes: int = 8 << 20  # Kafka's default of 50 MiB would use too much memory
     fetch_partition_bytes: int = 1 << 20  # Kafka's max.partition.fetch.bytes
     fetch_max_wait_ms: int = 500  # Kafka's fetch.max.wait.ms
     tls: ssl.SSLContext | None = None
@@ -112,7 +112,7 @@ class Settings:
 
     @property
     def required_acks(self) -> Literal[-1, 0, 1]:
-        """`acks` as encoded in a request."""
+        """The value of `acks` as encoded in a request."""
         return -1 if self.acks == "all" else self.acks
 
     @property
@@ -124,12 +124,12 @@ class Settings:
 
     @property
     def codec(self) -> Codec:
-        """`compression` as encoded in a batch."""
+        """The value of `compression` as encoded in a batch."""
         return Codec[self.compression.upper()]
 
 
 def _check_tls(tls: object) -> None:
-    """Raise ValueError unless `tls` is an SSL context; a file name is not one."""
+    """Raise ValueError unless `tls` is an SSL context (a file name, for example, is not)."""
     if tls is not None and not isinstance(tls, ssl.SSLContext):
         raise ValueError("tls must be an ssl.SSLContext, such as ssl.create_default_context(cafile='ca.pem')")
 

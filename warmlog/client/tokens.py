@@ -16,7 +16,7 @@ from warmlog.client.errors import ConnectError
 
 MAX_BYTES: Final = 1 << 20
 TIMEOUT_S: Final = 10.0
-KEEP: Final = 0.5  # fraction of a token's lifetime for which it is reused; a login then still has the rest
+KEEP: Final = 0.5  # fraction of a token's lifetime for which it is reused; a login with it is still valid for the rest
 
 
 class TokenFile:
@@ -58,10 +58,10 @@ class ClientCredentials:
         self._tls = ssl.create_default_context(cafile=ca_file) if is_tls else None
         self._lock = Lock()
         self._token = ""
-        self._until = 0.0  # on the monotonic clock
+        self._until = 0.0  # time on the monotonic clock
 
     def __call__(self) -> str:
-        """Return a token, which several logins share. Raises ConnectError."""
+        """Return a token, which several logins may share. Raises ConnectError."""
         with self._lock:
             if monotonic() >= self._until:
                 began_at = monotonic()
@@ -71,7 +71,7 @@ class ClientCredentials:
 
     def _fetch(self) -> tuple[str, float]:
         """Return a token and its lifetime in seconds, 0 if unknown. Raises ConnectError."""
-        from http.client import HTTPException  # with urllib.request 20 ms, which most programs need not spend
+        from http.client import HTTPException  # takes 20 ms together with urllib.request; rarely needed
         from urllib.error import HTTPError
         from urllib.request import Request, urlopen
 

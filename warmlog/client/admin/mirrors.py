@@ -37,7 +37,7 @@ def _merged(topics: Sequence[MirroredTopic]) -> MirroredTopic:
 
 
 def _best(partitions: Iterable[MirroredPartition]) -> tuple[MirroredPartition, ...]:
-    """Return one description of each partition: the latest, from brokers with its log if there are any."""
+    """Return one description of each partition: the latest, preferably from brokers that have its log."""
     best: dict[int, MirroredPartition] = {}
     for partition in partitions:
         known = best.get(partition.partition)

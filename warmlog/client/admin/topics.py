@@ -57,7 +57,7 @@ class TopicAdmin:
         validate_only: bool,
         if_not_exists: bool,
     ) -> CreatedTopic | None:
-        """Create a topic; return None if it exists and `if_not_exists`. Raises TopicExistsError."""
+        """Create a topic; return None if `if_not_exists` is set and it exists. Raises TopicExistsError."""
         factor = UNSET if replication_factor is None else replication_factor
         topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=dict(configs))
         request = CreateTopicsRequest(topics=(topic,), validate_only=validate_only)
@@ -84,18 +84,18 @@ class TopicAdmin:
         self._cluster.forget(name)
 
     async def describe(self, names: tuple[str, ...]) -> tuple[TopicDescription, ...]:
-        """Return settings, offsets and segments, each partition as its leader has it. Raises UnknownTopicError."""
+        """Return settings, offsets and segments; leaders describe their partitions. Raises UnknownTopicError."""
         return await self._cluster.retry(lambda: self._describe(names))
 
     async def _describe(self, names: tuple[str, ...]) -> tuple[TopicDescription, ...]:
         topics = (await self._cluster.metadata(dict.fromkeys(names))).topics
         _raise_first_error(topics)
-        led: dict[int, dict[str, None]] = defaultdict(dict)  # names by leader, in their order
+        led: dict[int, dict[str, None]] = defaultdict(dict)  # names by leader, in the given order
         for topic in topics:
             for partition in topic.partitions:
                 led[partition.leader].setdefault(topic.name)
         by_leader: dict[int, dict[str, TopicDescription]] = {}
-        for leader, names_there in led.items():  # without a leader: any broker reports the error
+        for leader, names_there in led.items():  # if there is no leader, any broker reports the error
             request = DescribeTopicsRequest(topics=tuple(names_there))
             reply = await self._cluster.ask_broker(leader, request, DescribeTopicsResponse)
             _raise_first_error(reply.topics)
@@ -112,7 +112,7 @@ class TopicAdmin:
     # -- mirrors --
 
     async def describe_mirror(self) -> DescribeMirrorResponse:
-        """Return the mirrored topics and the progress of their copies, each partition as described by its leader."""
+        """Return the mirrored topics and their copying progress, each partition as described by its leader."""
         return merged_mirrors(await self._cluster.ask_each(DescribeMirrorRequest(), DescribeMirrorResponse))
 
     async def promote(self, name: str) -> dict[int, int]:
@@ -130,7 +130,7 @@ def _merged(topic: TopicMetadata, by_leader: Mapping[int, Mapping[str, TopicDesc
     for leader in {partition.leader for partition in topic.partitions}:
         indexed[leader] = {each.partition: each for each in by_leader[leader][topic.name].partitions}
     parts = [(part.partition, indexed[part.leader].get(part.partition)) for part in topic.partitions]
-    # One is missing if the topic was deleted and created again in between.
+    # A description is missing if the topic was deleted and recreated between the two requests.
     partitions = [description for _, description in sorted(parts, key=itemgetter(0)) if description is not None]
     return replace(by_leader[topic.partitions[0].leader][topic.name], partitions=tuple(partitions))
 

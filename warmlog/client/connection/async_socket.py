@@ -14,7 +14,7 @@ import anyio
 
 from warmlog.client.connection.session import Session
 
-RECORD_BYTES = 16 << 10  # the maximum of TLS
+RECORD_BYTES = 16 << 10  # maximum size of a TLS record
 
 
 class AsyncSocket:
@@ -27,7 +27,7 @@ class AsyncSocket:
 
     @staticmethod
     async def connect(host: str, port: int, tls: ssl.SSLContext | None = None) -> "AsyncSocket":
-        """Connect to the first of the host's addresses that accepts. Raises the OSError of the last one.
+        """Connect to the first of the host's addresses that accepts. If none does, raises the OSError of the last one.
 
         `tls`: encrypt the connection, and verify the host's certificate accordingly.
         """
@@ -46,7 +46,7 @@ class AsyncSocket:
         return False
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send what fits into the kernel's buffer; return the number of bytes, possibly 0. Raises OSError."""
+        """Send as many bytes as fit into the kernel's buffer; return their number, possibly 0. Raises OSError."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -86,7 +86,7 @@ class TlsSocket(AsyncSocket):
 
     @classmethod
     async def encrypt(cls, connected: socket.socket, tls: ssl.SSLContext, host: str) -> "TlsSocket":
-        """Shake hands with a host. Closes the socket if that fails. Raises OSError."""
+        """Perform the TLS handshake with a host. Closes the socket if that fails. Raises OSError."""
         encrypted = tls.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
         try:
             while True:

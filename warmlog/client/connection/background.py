@@ -12,8 +12,8 @@ Arguments = TypeVarTuple("Arguments")
 class BackgroundTasks:
     """Runs tasks in a task group, and cancels only them, not the task that entered the group.
 
-    That task runs user code and must not see our cancellation: on Python 3.11 and 3.12 it may still count a
-    cancellation by a failed `asyncio.TaskGroup`, and anyio would then mistake ours for an external one.
+    That task runs user code and must not see this cancellation: on Python 3.11 and 3.12 it may still count a
+    cancellation by a failed `asyncio.TaskGroup`, and anyio would then mistake this one for an external one.
     """
 
     def __init__(self, group: TaskGroup) -> None:
@@ -44,4 +44,4 @@ class BackgroundTasks:
                 self._scopes.discard(scope)
 
 
-TaskStarter: TypeAlias = TaskGroup | BackgroundTasks  # where tasks can be started
+TaskStarter: TypeAlias = TaskGroup | BackgroundTasks  # objects that can start tasks

@@ -1,8 +1,8 @@
 """The client's view of the cluster: broker addresses, topics, partition leaders and coordinators.
 
-One control connection serves metadata and administration requests; each further broker that has to answer some of them
-gets one as well. The producer and each stream open their own connections: replies come in request order, so a long poll
-would delay everything behind it.
+One control connection serves metadata and administration requests. Each further broker that must answer such requests
+gets a connection for them. The producer and each stream open their own connections: replies come in request order, so
+a long poll would delay all later replies.
 
 Any broker is assumed to be the coordinator of a group or transactional id until it reports that it is not.
 """
@@ -33,9 +33,9 @@ from warmlog.protocol.response import MetadataResponse, TopicMetadata
 R = TypeVar("R", bound=Value)
 T = TypeVar("T")
 
-MAX_AGE_S = 300  # Kafka's metadata.max.age.ms: how long a new partition may go unnoticed
+MAX_AGE_S = 300  # Kafka's metadata.max.age.ms: maximum time until a new partition is noticed
 NO_LEADER = -1
-# The broker has done nothing: even a request that must not be repeated can be sent again.
+# The broker has not carried out the request, so even a non-idempotent one can be retried.
 _NOT_DONE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
@@ -68,7 +68,7 @@ class Lookup:
         """Wait for the outcome. Raises WarmlogError."""
         await self.ended.wait()
         if self.topic is None:
-            raise self.error.with_traceback(None) if self.error else ClosedError  # each waiter needs its own traceback
+            raise self.error.with_traceback(None) if self.error else ClosedError  # each waiter gets its own traceback
         return self.topic
 
 
@@ -107,7 +107,7 @@ class Cluster:
         try:
             await self._control_connection()
         except ConnectError as error:
-            if isinstance(error.__cause__, ConnectionLostError):  # something listens at the address
+            if isinstance(error.__cause__, ConnectionLostError):  # a program listens at the address
                 await self._report_kafka(error)
             raise
 
@@ -123,7 +123,7 @@ class Cluster:
                 raise failure from error
 
     def close(self) -> None:
-        """Refuse new connections. Open ones end with the task group."""
+        """Refuse new connections. Open connections end with the task group."""
         self._closed = True
 
     # -- requests --
@@ -133,8 +133,8 @@ class Cluster:
     ) -> R:
         """Send a request to any broker and return the reply. Raises WarmlogError.
 
-        Retries for `retry_s`: always if no broker was reached, and if `repeatable` also after a lost reply
-        or a retriable error. `since`: the protocol version that the request needs.
+        Retries for `retry_s`: always if no broker was reached, and with `repeatable` also after a lost reply or a
+        retriable error. `since`: the protocol version that the request needs.
         """
 
         async def attempt() -> R:
@@ -212,7 +212,7 @@ class Cluster:
         return await self.retry(attempt)
 
     async def ask_broker(self, node_id: int, request: NativeRequest, response_type: type[R]) -> R:
-        """Send a request to a broker once, to any if its address is unknown; return the reply. Raises WarmlogError."""
+        """Send a request to a broker once, or to any broker if its address is unknown. Raises WarmlogError."""
         address = self._brokers.get(node_id)
         connection = await (self._control_connection() if address is None else self._connection_to(address))
         return await connection.ask(request, response_type)
@@ -239,7 +239,7 @@ class Cluster:
     async def lose_coordinator(
         self, kind: CoordinatorType, key: str, error: WarmlogError, tasks: TaskStarter | None = None
     ) -> None:
-        """Look up the coordinator again if the error shows that it has moved, or may have.
+        """Look up the coordinator again if the error shows that it has moved, or may have moved.
 
         `tasks`: as for `open_any`.
         """
@@ -357,7 +357,7 @@ class Cluster:
         return topic
 
     def last_known_topic(self, name: str) -> Topic:
-        """Return the topic from the last metadata, however old. Raises UnknownTopicError if there is none."""
+        """Return the topic from the last metadata, regardless of its age. Raises UnknownTopicError without one."""
         topic = self._topics.get(name)
         if topic is None:
             message = f"topic {name!r} is not in the metadata cache: `await client.topic({name!r})` first"
@@ -369,7 +369,7 @@ class Cluster:
         return self.cached_topic(name) or await self.refresh(name, auto_create=auto_create)
 
     async def refresh(self, name: str, *, auto_create: bool = True) -> Topic:
-        """Request the topic's metadata, and wait until every partition has a leader. Raises as `topic`.
+        """Request the topic's metadata, and wait until every partition has a leader. Raises the same errors as `topic`.
 
         Concurrent callers share the request, its retries and its error.
         """
@@ -382,7 +382,7 @@ class Cluster:
         return await lookup.wait()
 
     async def _look_up(self, name: str, auto_create: bool, lookup: "Lookup") -> None:
-        """Look up a topic for all waiting callers, in a task of the client, since any caller may be cancelled."""
+        """Look up a topic for all waiting callers. Runs in a task of the client, since any caller may be cancelled."""
         try:
             lookup.topic = await self._find(name, auto_create=auto_create)
         except WarmlogError as error:
@@ -418,7 +418,7 @@ class Cluster:
         return structs.replace(response, topics=tuple(described))
 
     def forget(self, name: str) -> None:
-        """Remove a topic that was deleted or altered from the cache."""
+        """Remove from the cache a topic that was deleted or altered."""
         self._topics.pop(name, None)
 
     def forget_leaders(self, name: str) -> None:

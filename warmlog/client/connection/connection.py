@@ -3,8 +3,8 @@
 Requests are written immediately, in the call that submits them; replies settle in request order.
 
 Invariants:
-1. A connection ends once: closed by its peer, by an error, by an overdue reply or by `close`. From then on every
-   outstanding and every new request fails with that reason.
+1. A connection ends once: by its peer, by an error, by an overdue reply or by `close`. From then on every outstanding
+and every new request fails with that reason.
 2. The socket is closed once no task waits for it.
 """
 
@@ -67,14 +67,14 @@ class Reply(Generic[R]):
         return self._value is not None or self._error is not None
 
     def result(self) -> R:
-        """Return the response. Raises WarmlogError: the broker's error, or the reason why no reply came."""
+        """Return the response. Raises WarmlogError: the broker's error, or the reason for a missing reply."""
         if self._error is not None:
             raise self._error
         assert self._value is not None
         return self._value
 
     async def wait(self) -> R:
-        """Wait for the response. Raises as `result`."""
+        """Wait for the response. Raises the same errors as `result`."""
         if not self.done:
             if self._event is None:
                 self._event = anyio.Event()
@@ -82,7 +82,7 @@ class Reply(Generic[R]):
         return self.result()
 
     def when_done(self, callback: Callable[["Reply[R]"], None]) -> None:
-        """Call `callback` once, from the receiving task. At most one callback; it must not raise."""
+        """Call `callback` once, from the receiving task. There can be only one callback, which must not raise."""
         assert self._callback is None
         self._callback = callback
         if self.done:
@@ -99,7 +99,7 @@ class Reply(Generic[R]):
 
 
 class _Unsent(NamedTuple):
-    """The unsent rest of a request. If it gets no reply, `reply` is settled with `posted` after its last byte."""
+    """The unsent rest of a request. If no reply is expected, `reply` is settled with `posted` after the last byte."""
 
     data: memoryview
     reply: Reply[Any] | None
@@ -107,7 +107,7 @@ class _Unsent(NamedTuple):
 
 
 class Connection:
-    """A connection that has exchanged hello. It lives in the task group it was opened in; `close` it.
+    """A connection that has exchanged hello. Its tasks run in the task group in which it was opened; `close` it.
 
     Not thread-safe. `submit` and `post` never wait; the caller bounds what is in flight.
     """
@@ -120,7 +120,7 @@ class Connection:
         self._unsent: deque[_Unsent] = deque()
         self._unanswered: deque[Reply[Any]] = deque()
 
-        self._loops: list[anyio.CancelScope] = []  # of tasks that may wait for the socket
+        self._loops: list[anyio.CancelScope] = []  # scopes of tasks that may wait for the socket
         self._next_check_at = inf  # next check for an overdue reply; never after the earliest deadline
         self._receive_scope: anyio.CancelScope | None = None
         self.address = address
@@ -341,7 +341,7 @@ class Connection:
             self._unanswered.popleft()
             reply.settle(response)
 
-    # -- the end --
+    # -- closing --
 
     def _lost(self, problem: OSError) -> ConnectionLostError:
         return ConnectionLostError(f"connection to {self.address} lost: {problem.strerror or problem}")

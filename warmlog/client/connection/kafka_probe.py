@@ -4,7 +4,7 @@ from struct import Struct
 
 import anyio
 
-_REQUEST = Struct(">ihhih")  # length, API key, version, correlation id, length of the client id
+_REQUEST = Struct(">ihhih")  # request: length, API key, version, correlation id, length of the client id
 _API_VERSIONS = 18
 _NUMBER = 0x77726D6C
 _HEAD = Struct(">ii")  # response: length, correlation id

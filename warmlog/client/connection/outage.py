@@ -1,4 +1,4 @@
-"""Log when the brokers cannot be reached, so that a program which waits for them does not look idle."""
+"""Log when the brokers cannot be reached, so that a program waiting for them does not appear idle."""
 
 import logging
 
@@ -8,7 +8,7 @@ from warmlog.client.errors import WarmlogError
 
 logger = logging.getLogger("warmlog.client")
 
-LOG_AFTER_S = 1.0  # leader changes and broker restarts take less
+LOG_AFTER_S = 1.0  # longer than leader changes and broker restarts take
 
 
 class Outage:

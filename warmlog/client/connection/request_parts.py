@@ -10,8 +10,8 @@ from warmlog.protocol.native.codec import MAX_PLAIN_BYTES
 from warmlog.protocol.request import MAX_ENTRIES
 
 T = TypeVar("T")
-ENTRY_BYTES = 110  # bytes of an entry without its name: the keys of its map and its numbers
-PART_BYTES = MAX_PLAIN_BYTES - (64 << 10)  # bytes of all entries; the rest of a request takes little
+ENTRY_BYTES = 110  # maximum bytes of an entry without its name: the keys of its map, and numbers
+PART_BYTES = MAX_PLAIN_BYTES - (64 << 10)  # maximum bytes of all entries; the rest of a request is small
 
 
 def parts(entries: Iterable[T], name_of: Callable[[T], str], times: int = 1) -> Iterator[tuple[T, ...]]:

@@ -20,7 +20,7 @@ from warmlog.protocol.response import ErrorResponse
 
 R = TypeVar("R", bound=Value)
 
-# Ids count from 1: the broker answers with id 0 when it could not read a request's id.
+# Ids start at 1, since the broker answers with id 0 when it cannot read a request's id.
 MAX_REQUEST_ID = (1 << 32) - 1
 RECEIVE_BYTES = 64 << 10
 
@@ -44,7 +44,7 @@ class Session:
         return HelloRequest(versions=VERSIONS, client=client)
 
     def encode(self, request: NativeRequest, *, expects_reply: bool = True) -> bytes:
-        """Return the request's frame, and expect a reply to it after all earlier ones."""
+        """Return the request's frame, and expect its reply after all earlier replies."""
         request_id = self._last_id % MAX_REQUEST_ID + 1
         encoded = encode_request(request_id, request)
         self._last_id = request_id
@@ -54,7 +54,7 @@ class Session:
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a reply was received in part."""
+        """Whether part of a reply has been received."""
         return self._reader.is_within_frame
 
     def receive_from(self, source: socket.socket) -> int:
@@ -72,7 +72,7 @@ class Session:
         return count
 
     def next_frame(self) -> memoryview | None:
-        """Return the next complete reply frame; None until more is received. Raises FrameError, ReplyError."""
+        """Return the next complete reply frame, or None until more is received. Raises FrameError, ReplyError."""
         frame = self._reader.next_frame()
         if frame is not None and not self._outstanding:
             raise ReplyError("no request is outstanding")

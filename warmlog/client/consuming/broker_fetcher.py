@@ -3,10 +3,10 @@
 Invariants:
 1. At most one request per broker is in flight. The next one is sent as soon as a reply arrives, so the broker serves it
    while the reply is decoded.
-2. Partitions that had data move to the back of the next request, which the broker serves in order. So each of them is
-   first at some point, and the first partition gets a complete batch however large.
-3. If one request cannot name all partitions, the named ones move to the back, and the request waits for data only for
-   their share of the maximum wait.
+2. Partitions that had data move to the back of the next request, which the broker serves in order. So each partition is
+first at some point, and the first partition gets a complete batch regardless of its size.
+3. If a request cannot name all partitions, the named ones move to the back, and the request waits for data only for
+their share of the maximum wait time.
 """
 
 from collections.abc import Callable
@@ -124,7 +124,8 @@ class BrokerFetcher:
         fetched = [
             Fetched(cursor, offset, partition)
             for (cursor, offset), partition in zip(self._requested, reply.result().partitions, strict=True)
-            if cursor.fetch_offset == offset and not cursor.is_paused  # otherwise it was moved or paused meanwhile
+            if cursor.fetch_offset == offset
+            and not cursor.is_paused  # otherwise it was moved or paused after the fetch
         ]
         for cursor, offset, partition in fetched:
             cursor.high_watermark = max(cursor.high_watermark, partition.high_watermark)

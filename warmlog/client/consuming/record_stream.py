@@ -36,7 +36,7 @@ class RecordStream:
 
     @property
     def lag(self) -> dict[TopicPartition, int]:
-        """By topic and partition, how many offsets the last record taken is behind the last known high watermark."""
+        """By topic and partition, the number of offsets from the last record taken to the last known high watermark."""
         return lag_of(self._next_offsets(), self.high_watermarks)
 
     def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
@@ -49,7 +49,7 @@ class RecordStream:
         left = list(self._records)
         self._batches.pause(*partitions, topic=topic)
         for record in reversed(left):
-            if _is_of(record, topic, partitions):  # decoded, but not taken
+            if _is_of(record, topic, partitions):  # decoded but not taken
                 self._batches.seek(record.offset, partition=record.partition, topic=record.topic)
         self._records = iter([record for record in left if not _is_of(record, topic, partitions)])
 

@@ -4,7 +4,7 @@
 
 Invariants:
 1. A stream has no task of its own. Work in progress belongs to its connections, which close with the stream: at its
-   end, by `aclose`, or when the stream is garbage collected. So a caller may simply leave its loop.
+end, by `aclose`, or when the stream is garbage collected. So a caller may leave its loop without closing the stream.
 2. A partition's records arrive in offset order, each once, even across reconnects.
 3. An error is raised after all records that were fetched before it.
 4. A cancelled call has consumed nothing: the next call returns the same records.
@@ -38,8 +38,8 @@ from warmlog.protocol.records.reader import decoded_batches
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ListOffsetsRequest, OffsetQuery
 from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
-# Records per list, if that many have arrived; with small batches, this spreads the cost of an event loop turn (a few
-# µs).
+# Minimum number of records per list, if that many have arrived. With small batches, this spreads the cost of an event
+# loop turn (a few µs).
 RECORDS_PER_LIST = 500
 MAX_QUERIES = 3  # offset queries per partition: both ends and the start
 
@@ -108,7 +108,7 @@ class BatchStream:
 
     @property
     def lag(self) -> dict[TopicPartition, int]:
-        """By topic and partition, how many offsets the position is behind the last known high watermark."""
+        """By topic and partition, the number of offsets from the position to the last known high watermark."""
         return lag_of(self.positions, self.high_watermarks)
 
     def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
@@ -130,7 +130,7 @@ class BatchStream:
         self._signal.set()
 
     def chosen(self, *partitions: int, topic: str | None = None) -> list[TopicPartition]:
-        """Return topic and partition of each of these; by default of all that the stream reads. Raises ValueError."""
+        """Return (topic, partition) of each given partition, by default of all that are read. Raises ValueError."""
         return [(cursor.topic, cursor.partition) for cursor in self._chosen(topic, partitions)]
 
     async def assign(self, starts: Mapping[TopicPartition, Start]) -> None:
@@ -225,7 +225,7 @@ class BatchStream:
             await self._step()
 
     async def _step(self) -> None:
-        """Make progress once, or recover from an error. Raises WarmlogError if it cannot recover."""
+        """Take one step, or recover from an error. Raises WarmlogError if recovery is impossible."""
         try:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -420,7 +420,7 @@ class BatchStream:
                 out.extend(records)
         return out
 
-    # -- the end --
+    # -- closing --
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -440,5 +440,5 @@ class BatchStream:
 
 
 def lag_of(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return how far positions are behind the ends of their partitions, if these are known."""
+    """Return the number of offsets from each position to the end of its partition, if the end is known."""
     return {key: max(ends[key] - position, 0) for key, position in positions.items() if ends.get(key, -1) >= 0}

@@ -9,7 +9,7 @@ from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.request import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isolation
 
 # An end, an offset, a time (local time without a zone), or a mapping from partition to offset. Text with an offset or
-# an ISO 8601 time is also accepted, but not in the type, so that type checkers reject a misspelled end.
+# an ISO 8601 time is also accepted, but is not part of the type, so that type checkers reject a misspelled end.
 Start: TypeAlias = Literal["beginning", "end"] | int | datetime | Mapping[int, int]
 IsolationName: TypeAlias = Literal["read_uncommitted", "read_committed"]
 OutOfRange: TypeAlias = Literal["error", "beginning", "end"]

@@ -51,7 +51,7 @@ class GroupAdmin:
         self._cluster = cluster
 
     async def list(self, states: Iterable[str]) -> tuple[ListedGroup, ...]:
-        """Return groups in these states, by name; no state means all."""
+        """Return groups in these states, sorted by name; without states, return all groups."""
         replies = await self._cluster.ask_each(ListGroupsRequest(states=tuple(states)), ListGroupsResponse)
         return tuple(sorted((group for reply in replies for group in reply.groups), key=attrgetter("group")))
 
@@ -80,7 +80,7 @@ class GroupAdmin:
         return replace(group, positions=tuple(known))
 
     async def _ends_at(self, leader: int, led: Sequence[GroupPosition]) -> Sequence[GroupPosition]:
-        """Return the positions, with the ends of the partitions that this broker knows."""
+        """Return the positions with the ends of partitions that this broker knows."""
         ended: list[GroupPosition] = []
         for part in parts(led, attrgetter("topic"), times=len(_ENDS)):
             queries = tuple(
@@ -148,7 +148,7 @@ class GroupAdmin:
 def _check_committed(name: str, reply: OffsetCommitResponse) -> None:
     for result in reply.partitions:
         error = result.error
-        if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the response to a non-member if the group has members
+        if error is ErrorCode.UNKNOWN_MEMBER_ID:  # the error for a non-member if the group has members
             error = ErrorCode.NON_EMPTY_GROUP
         if error:
             raise broker_error(error, result.message, about=_about(name, result))

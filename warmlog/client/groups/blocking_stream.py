@@ -1,7 +1,7 @@
 """The blocking version of a group's stream: an iterator in the caller's thread over a reader in the client's thread.
 
-Unlike `Client.consume` without a group, it does not fetch ahead of the caller: requesting the next list marks the last
-one as processed.
+Unlike `Client.consume` without a group, it does not fetch ahead of the caller, because requesting the next list marks
+the last one as processed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +55,7 @@ class BlockingGroupStream:
 
     @property
     def lag(self) -> dict[TopicPartition, int]:
-        """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
+        """By (topic, partition) of the assignment, the number of offsets up to the last known high watermark."""
         return self._reader.lag
 
     def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:
@@ -117,7 +117,7 @@ class BlockingGroupStream:
 
 
 async def _next_records(reader: GroupReader, whole: bool) -> list[ConsumedRecord]:
-    """Return the next records, tracked as delivered before the event loop runs on."""
+    """Return the next records, which are tracked as delivered before the event loop continues."""
     records = await reader.next_records()
     (reader.tracker.deliver_all if whole else reader.tracker.deliver)(records, reader.after)
     return records

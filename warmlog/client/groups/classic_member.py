@@ -1,4 +1,4 @@
-"""The requests of a member of a classic group, which gives up all partitions in a rebalance and joins again."""
+"""The requests of a member of a classic group, which gives up all partitions in a rebalance and rejoins."""
 
 from typing import Protocol
 
@@ -24,10 +24,10 @@ HEARTBEATS_PER_SESSION = 3  # tolerates two lost heartbeats
 
 
 class GroupMember(Protocol):
-    """The requests of a member, whatever the type of its group.
+    """The requests of a member, independent of the type of its group.
 
-    `generation`: the member's generation or epoch, NO_GENERATION while it is not a member. `target`: the partitions it
-    may read. `held`: the partitions it reads. `heartbeat_interval_s`: time between two heartbeats.
+    `generation`: the member's generation or epoch, NO_GENERATION while it is not a member. `target`: the partitions
+    that it may read. `held`: the partitions that it reads. `heartbeat_interval_s`: time between two heartbeats.
     """
 
     member_id: str
@@ -51,13 +51,13 @@ class GroupMember(Protocol):
         """Join, and set `target`. Raises WarmlogError."""
 
     async def heartbeat(self) -> bool:
-        """Keep the membership, and return whether the member has to join again. Raises WarmlogError."""
+        """Keep the membership alive, and return whether the member has to join again. Raises WarmlogError."""
 
     def end(self, error: WarmlogError) -> None:
         """Handle an error that ends this generation or this membership."""
 
     async def leave(self) -> None:
-        """Leave the group, if members of this kind do. Raises WarmlogError."""
+        """Leave the group, if members of this kind leave. Raises WarmlogError."""
 
 
 class ClassicMember:
@@ -80,12 +80,12 @@ class ClassicMember:
 
     @property
     def may_be_member(self) -> bool:
-        """Whether the member has an id; the broker drops a first join whose connection closes."""
+        """Whether the member has an id. The broker drops a first join if its connection closes."""
         return self.member_id != NO_MEMBER
 
     @property
     def is_heartbeat_due(self) -> bool:
-        """Never: the broker is informed by joining."""
+        """Always False: joining informs the broker."""
         return False
 
     async def join(self) -> None:
@@ -117,14 +117,14 @@ class ClassicMember:
         return await self._topics.have_changed(is_leader=self._is_leader)
 
     def end(self, error: WarmlogError) -> None:
-        """Forget the member id if the group has no such member, and the generation unless it can still commit."""
+        """Drop the member id if the group has no such member, and the generation unless it can still commit."""
         if error.code is ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = NO_MEMBER
         if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
             self.generation = NO_GENERATION
 
     async def leave(self) -> None:
-        """Leave, unless this is a static member, which may come back. Raises WarmlogError."""
+        """Leave, unless this is a static member, which may return. Raises WarmlogError."""
         if self._options.instance_id is None:
             leaving = LeavingMember(member_id=self.member_id, reason="the consumer was closed")
             await self._coordinator.request(

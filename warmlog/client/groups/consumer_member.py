@@ -1,9 +1,9 @@
-"""The requests of a member of a consumer group (KIP-848): heartbeats that carry the changes.
+"""The requests of a member of a consumer group (KIP-848): heartbeats that report changes.
 
     join (epoch 0) -> heartbeats at the broker's interval, each with the current epoch
     reply with fewer partitions -> the reader gives them up -> heartbeat without them
     reply with more partitions  -> the reader opens them    -> heartbeat with them
-    fenced                      -> all are given up         -> join again with the same member id
+    fenced                      -> it gives all up          -> join again with the same member id
 
 After an error, the next heartbeat has all fields: the broker may not have received the last one.
 """
@@ -28,7 +28,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-LEAVE_FOR_RESTART_EPOCH = -2  # for a static member
+LEAVE_FOR_RESTART_EPOCH = -2  # sent by a static member
 FIRST_INTERVAL_S = 5.0  # until the broker has sent its interval
 
 
@@ -48,7 +48,7 @@ class ConsumerMember:
         self._topics = topics
         self._interval_s = FIRST_INTERVAL_S
         self._has_joined = False
-        self._reported: frozenset[TopicPartition] | None = None  # None: unknown
+        self._reported: frozenset[TopicPartition] | None = None  # None if unknown
         self._subscribed: tuple[str, ...] | None = None
         self.member_id = str(uuid4())
         self.generation = NO_GENERATION
@@ -125,7 +125,7 @@ class ConsumerMember:
         self.target = self.held = frozenset()
 
     async def leave(self) -> None:
-        """Leave; a static member leaves only until it comes back. Raises WarmlogError."""
+        """Leave; a static member leaves only temporarily, until it returns. Raises WarmlogError."""
         is_static = self._options.instance_id is not None
         request = HeartbeatConsumerGroupRequest(
             group=self._options.group,

@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Value)
 
 
 class CoordinatorLink:
-    """Connects to the coordinator when a request needs it, in the task group `tasks`; None for the client's."""
+    """Connects to the coordinator when needed. `tasks`: task group of the connection, None for the client's."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -27,7 +27,7 @@ class CoordinatorLink:
         self.tasks: TaskStarter | None = None
 
     async def request(self, request: NativeRequest, response_type: type[R], *, extra_s: float = 0, since: int = 1) -> R:
-        """Send a request and return the response; it may take `extra_s` longer than others. Raises WarmlogError.
+        """Send a request and return the response, which may take `extra_s` longer than usual. Raises WarmlogError.
 
         `since`: the protocol version that the request needs.
         """

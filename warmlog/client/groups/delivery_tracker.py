@@ -3,8 +3,9 @@
 A record counts as processed when the next one is requested. Nothing is stored per record: a list is delivered through
 an iterator, whose remaining items show the caller's progress.
 
-The caller's thread takes from the iterator while the client's thread calls `revoke` and `committable` (`blocking`).
-Each of these reads the iterator in one step of the interpreter, so no record is both delivered and revoked.
+With the blocking client, the caller's thread takes records from the iterator while the client's thread calls `revoke`
+and `committable`. Each of these methods reads the iterator in one step of the interpreter, so no record is both
+delivered and revoked.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -45,7 +46,7 @@ class DeliveryTracker:
         self._records = []
 
     def revoke(self) -> None:
-        """Revoke the records that were not taken."""
+        """Revoke the records that have not been taken."""
         self._revoke_remaining()
         self._kept_back = []
 
@@ -56,11 +57,11 @@ class DeliveryTracker:
         return not_taken
 
     def keep_back(self) -> None:
-        """Keep the records that were not taken until `take_kept_back`, so that the caller requests the next list."""
+        """Retain the records not taken until `take_kept_back`, so that the caller requests the next list."""
         self._kept_back = self._revoke_remaining() or self._kept_back
 
     def take_kept_back(self) -> list[ConsumedRecord]:
-        """Return the records kept by `keep_back`, to be delivered as a separate list."""
+        """Return the records retained by `keep_back`, to be delivered as a separate list."""
         kept, self._kept_back = self._kept_back, []
         return kept
 
@@ -69,7 +70,7 @@ class DeliveryTracker:
         self._after = {**positions, **self._after}
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Continue without these partitions, which are committed already. The list must be finished."""
+        """Continue without these partitions, whose offsets are already committed. The list must be finished."""
         self._after = {key: offset for key, offset in self._after.items() if key not in partitions}
         self._kept_back = [record for record in self._kept_back if (record.topic, record.partition) not in partitions]
 
@@ -83,7 +84,7 @@ class DeliveryTracker:
         self.revoke_after(0 if self._whole else max(len(self._records) - 1, 0))
 
     def first_left(self, key: TopicPartition) -> int | None:
-        """Return the offset of a partition's first record not taken; None if there is none."""
+        """Return the offset of a partition's first record not taken, or None if all were taken."""
         return next((record.offset for record in self._left() if (record.topic, record.partition) == key), None)
 
     def move(self, key: TopicPartition, offset: int, *, keep_taken: bool) -> None:

@@ -6,7 +6,7 @@ fenced: partitions are removed from it and added to it while it reads the others
 Invariants:
 1. Partitions are given up only when the caller requests the next record, since all earlier ones are then processed.
 2. A partition that the member keeps continues at its position; any other starts at the group's committed offset. If a
-   partition is given up, fetched records of the kept ones that the caller has not taken are delivered next.
+partition is given up, records of the kept partitions that were fetched but not taken are delivered next.
 3. As in `consuming.stream`: an error is raised after the records before it, and a cancelled call has consumed nothing.
 """
 
@@ -84,9 +84,9 @@ class GroupReader:
     def transactional_commit(
         self, positions: Mapping[TopicPartition, int] | None
     ) -> tuple[Member, Mapping[TopicPartition, int]]:
-        """Return the member and the offsets to commit in a transaction: these, or those after all records taken.
+        """Return the member and the offsets to commit in a transaction: those given, or those after all records taken.
 
-        Raises GroupMovedOnError; ValueError if the stream commits by itself, which would bypass transactions.
+        Raises GroupMovedOnError; ValueError if the stream commits automatically, which would bypass transactions.
         """
         if self.membership.commits_by_itself:
             raise ValueError("the stream commits offsets by itself: open it with auto_commit=False")
@@ -101,7 +101,7 @@ class GroupReader:
         self.tracker.move((topic, partition), offset, keep_taken=False)
 
     def pause(self, *partitions: int, topic: str | None) -> None:
-        """Stop reading partitions, by default all assigned ones, until `resume`, also across rebalances.
+        """Stop reading partitions (by default all assigned ones) until `resume`, even across rebalances.
 
         Raises ValueError.
         """
@@ -135,12 +135,12 @@ class GroupReader:
 
     @property
     def lag(self) -> dict[TopicPartition, int]:
-        """The number of offsets from the records taken to the ends of the partitions."""
+        """The number of offsets from the last records taken to the ends of the partitions."""
         if self._stream is None:
             return {}
         return lag_of(self.tracker.committable(include_last=True), self._stream.high_watermarks)
 
-    # -- the end --
+    # -- closing --
 
     def close(self, *, include_last: bool) -> None:
         """Stop reading, and leave in the background. `include_last`: the record taken last is processed."""
@@ -192,11 +192,11 @@ class GroupReader:
         return self._stream
 
     def _is_deletion(self, error: WarmlogError) -> bool:
-        """Whether a topic that matched the pattern was deleted: the group continues without it."""
+        """Return whether a topic that matched the pattern was deleted, in which case the group continues without it."""
         return self._has_pattern and isinstance(error, UnknownTopicError)
 
     async def _change_stream(self, stream: BatchStream) -> None:
-        """Start reading added partitions and stop reading those given up, while the others continue."""
+        """Start reading added partitions and stop reading given-up ones, while the others continue."""
         changes = self.membership.changes
         await stream.assign(self._starts())
         self.tracker.add(stream.positions)
@@ -206,7 +206,7 @@ class GroupReader:
             await self._take_over(added)
 
     async def _take_over(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Report to the callbacks that these partitions are read from now on."""
+        """Report to the callbacks that these partitions are now read."""
         self._pause(self._paused.intersection(partitions))
         self._held += partitions
         await self._callbacks.assigned(partitions)
@@ -318,7 +318,7 @@ class GroupStream:
 
     @property
     def lag(self) -> dict[TopicPartition, int]:
-        """By (topic, partition) of the assignment, how many offsets are left to the last known high watermark."""
+        """By (topic, partition) of the assignment, the number of offsets up to the last known high watermark."""
         return self._reader.lag
 
     def seek(self, offset: int, *, partition: int = 0, topic: str | None = None) -> None:

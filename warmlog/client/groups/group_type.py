@@ -15,7 +15,7 @@ from warmlog.protocol.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-MAX_SWITCHES = 3  # changes of type in one join, since the group may change its type meanwhile
+MAX_SWITCHES = 3  # maximum changes of type in one join, since the group may change its type meanwhile
 # Errors of a join which show that the group has the other type, or that the broker does not support this one.
 OF_CLASSIC_GROUPS = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}
 OF_CONSUMER_GROUPS = {ErrorCode.INCONSISTENT_GROUP_PROTOCOL}

@@ -19,7 +19,7 @@ from warmlog.protocol.native.groups import DEFAULT_REBALANCE_TIMEOUT_MS, DEFAULT
 DEFAULT_COMMIT_INTERVAL_S = 5.0  # Kafka's auto.commit.interval.ms
 DEFAULT_TOPICS_INTERVAL_S = 300.0  # Kafka's metadata.max.age.ms
 
-#: The protocol of a group's members: KIP-848's, the classic one, or the first of these that the group allows.
+#: The protocol of a group's members: KIP-848's, the classic one, or "auto", the first of them that the group allows.
 GroupProtocol: TypeAlias = Literal["auto", "consumer", "classic"]
 #: A topic name, several names, or a pattern that must match whole names.
 Topics: TypeAlias = str | Iterable[str] | re.Pattern[str]
@@ -90,7 +90,8 @@ def make_group_subscription(
 ) -> tuple[Subscription, MemberOptions]:
     """Validate the topics and options of a member. Raises ValueError, TypeError.
 
-    If a committed offset no longer exists, the member continues at `start` if that is an end, else at the beginning.
+    If a committed offset no longer exists, the member continues at `start` if it is an end, otherwise at the
+    beginning.
     """
     if isinstance(start, Mapping):
         raise TypeError("start must not be a mapping with a group: it applies to partitions without a committed offset")

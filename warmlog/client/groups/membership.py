@@ -4,7 +4,7 @@
     joined         -> heartbeats, periodic commits -> other partitions, rebalance or removal -> notify the reader
     stop           -> commit -> leave
 
-In a consumer group, `join` also gives up and takes over single partitions, while the member reads the others.
+In a consumer group, `join` also gives up and takes over individual partitions, while the member reads the others.
 
 Invariants:
 1. Partitions are given up only when the reader calls `join`: then every delivered record is processed. So a live member
@@ -39,19 +39,19 @@ from warmlog.protocol.partitions import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT_S = 5.0  # limit for leaving if the broker cannot be reached
+LEAVE_TIMEOUT_S = 5.0  # time limit for leaving if the broker cannot be reached
 FENCED = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
-# Further heartbeat errors after which a member has lost all its partitions.
+# Further heartbeat errors which show that a member has lost all its partitions.
 REMOVED = {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}
 
 
 class Membership:
     """A group member from its first `join` until `stop`. Not thread-safe.
 
-    `assignment`: its partitions with the offsets that were committed when they were assigned, NO_OFFSET where there was
-    none. `joins`: how often it has joined; a partition kept since then continues at its position. `changes`: how often
-    the assignment was replaced. `failure`: why the membership ended, if not by `stop`. `must_join`: `join` must be
-    called, to give up partitions or to get the first or more; `on_change` is called when it becomes true.
+    `assignment`: its partitions with the offsets committed when they were assigned, NO_OFFSET without one. `joins`: how
+    often it has joined; a partition kept since the last join continues at its position. `changes`: how often the
+    assignment was replaced. `failure`: why the membership ended, if not by `stop`. `must_join`: whether `join` must be
+    called, to give up partitions or to get new ones; `on_change` is called when it becomes true.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Membership:
         self._offsets = GroupOffsets(self._coordinator, options.group, random)
         self._types = GroupTypes(self._coordinator, options, self._topics)
         self._member = self._types.first()
-        self._assigned: dict[TopicPartition, int] = {}  # with committed offsets, for the reader to start
+        self._assigned: dict[TopicPartition, int] = {}  # committed offsets at which the reader starts
         self._commit_due_at = 0.0
         self._requested_join: anyio.Event | None = None  # set when the requested join has finished
         self._wake = anyio.Event()
         self._stopping = False
         self._commit_last = False
         self._failed_heartbeats = 0
-        self._must_rejoin = False  # all partitions are given up
+        self._must_rejoin = False  # the next join gives up all partitions
         self._joining: anyio.CancelScope | None = None
         self._started = False
         self._ended = anyio.Event()
@@ -145,7 +145,7 @@ class Membership:
             await anyio.sleep(delay)
 
     def as_member(self) -> Member:
-        """Return the member that commits now. Raises GroupMovedOnError if it may not."""
+        """Return the member as the sender of a commit. Raises GroupMovedOnError if it may not commit."""
         self._check_membership()
         return self._as_member()
 
@@ -154,7 +154,7 @@ class Membership:
 
     @property
     def commits_by_itself(self) -> bool:
-        """Whether processed records are committed without a call."""
+        """Whether processed records are committed automatically."""
         return self._options.auto_commit
 
     def _check_membership(self) -> None:
@@ -247,14 +247,14 @@ class Membership:
         finally:
             scope, self._joining = self._joining, None
         if scope is not None and scope.cancelled_caught:
-            self._coordinator.close()  # the broker drops a join whose connection closes
+            self._coordinator.close()  # the broker drops a join if its connection closes
             return
         requested, self._requested_join = self._requested_join, None
         if requested is not None:
             requested.set()
 
     async def _join(self) -> None:
-        """Join until it succeeds. Raises WarmlogError if it fails for good or longer than `delivery_timeout_s`."""
+        """Join, retrying until it succeeds. Raises WarmlogError for a final error or after `delivery_timeout_s`."""
         leaving = self.leaving
         if self._options.auto_commit and leaving:
             limit_s = min(LEAVE_TIMEOUT_S, self._options.rebalance_timeout_s / 2)
@@ -337,7 +337,7 @@ class Membership:
         if self.is_incremental:
             try:
                 await self._fetch_assigned()
-            except WarmlogError as error:  # the next heartbeat tries again
+            except WarmlogError as error:  # the next heartbeat retries
                 logger.info("group %s: fetching offsets failed: %s", self._options.group, error.message)
             if self._assigned.keys() != self.assignment.keys():
                 self._notify_reader()
@@ -368,7 +368,7 @@ class Membership:
     async def _try_commit(self, *, include_last: bool, limit_s: float = 0.0) -> None:
         """Commit processed records; only log a failure, since uncommitted records are read again.
 
-        With a limit, retry for that long while a retry may succeed.
+        With a limit, retry for at most that time while a retry may succeed.
         """
         if self.generation == NO_GENERATION:
             return
@@ -395,7 +395,7 @@ class Membership:
             await anyio.sleep(delay)
         raise AssertionError("unreachable: the delays are endless")
 
-    # -- the end --
+    # -- leaving --
 
     async def _commit_and_leave(self) -> None:
         """Commit and leave over a new connection, even if the client's other tasks are cancelled."""

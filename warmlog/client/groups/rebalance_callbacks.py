@@ -1,4 +1,4 @@
-"""Report to a program which partitions its group stream gets and gives up."""
+"""Report to a program the partitions that its group stream gets and gives up."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ async def _call(callback: RebalanceCallback | None, partitions: Sequence[TopicPa
 
 
 def in_thread(callback: RebalanceCallback) -> RebalanceCallback:
-    """Return an async function that calls a blocking one in another thread. Raises TypeError for an async one."""
+    """Return an async function that calls a blocking one in another thread. Raises TypeError for an async function."""
     if iscoroutinefunction(callback):
         raise TypeError("callbacks of a blocking stream must not be async functions")
 

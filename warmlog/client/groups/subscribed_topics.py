@@ -9,7 +9,7 @@ from warmlog.client.errors import UnknownTopicError, WarmlogError
 from warmlog.client.groups.member_options import MemberOptions
 from warmlog.protocol.errors import ErrorCode
 
-INTERNAL_PREFIX = "__"  # of internal topics, which no pattern matches
+INTERNAL_PREFIX = "__"  # prefix of internal topics, which no pattern matches
 
 
 class SubscribedTopics:
@@ -27,7 +27,7 @@ class SubscribedTopics:
         return self._options.topics if self._options.pattern is None else tuple(sorted(self._partition_counts))
 
     async def update(self) -> None:
-        """Look up the topics. A named one must exist at the first call; later it may have been deleted.
+        """Look up the topics. A named topic must exist at the first call; later it may have been deleted.
 
         Raises WarmlogError.
         """
@@ -39,8 +39,8 @@ class SubscribedTopics:
     async def have_changed(self, *, is_leader: bool) -> bool:
         """Return whether the group must rebalance for a new topic or partition.
 
-        Named topics are compared by the leader, from the cache (see `Cluster.topic`); a pattern by each member, every
-        `topics_interval_s`.
+        The leader compares named topics, using the cache (see `Cluster.topic`); each member looks up a pattern's topics
+        every `topics_interval_s`.
         """
         if not is_leader if self._options.pattern is None else anyio.current_time() < self._due_at:
             return False

@@ -102,7 +102,7 @@ class Batch:
         return self.size - before
 
     def encoded(self, codec: Codec) -> bytes:
-        """Return the batch as sent. No records can be added after the first call."""
+        """Return the encoded batch. No records can be added after the first call."""
         if self._builder is not None:
             stamp = {} if self.stamp is None else {**self.stamp._asdict(), "attributes": TRANSACTIONAL_BIT}
             self._encoded = self._builder.build(compression=codec, **stamp)
@@ -155,13 +155,13 @@ class Batch:
             await self._event.wait()
 
     def metadata(self, index: int, timestamp: int) -> RecordMetadata:
-        """Return where record number `index`, from 0, is stored. Raises WarmlogError if it is not."""
+        """Return the position of the stored record at `index` (from 0). Raises WarmlogError if it is not stored."""
         for half in self._halves:
             if index < half.count:
                 return half.metadata(index, timestamp)
             index -= half.count
         if self.error is not None:
-            raise self.error.with_traceback(None)  # without the errors of other records
+            raise self.error.with_traceback(None)  # omits the errors of other records
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return RecordMetadata(
             self.topic, self.partition, offset, timestamp if self.log_append_time < 0 else self.log_append_time
@@ -187,7 +187,7 @@ class Delivery:
         return self._batch.done
 
     def metadata(self) -> RecordMetadata:
-        """Return where the record is stored; only once `done`. Raises WarmlogError if it is not stored."""
+        """Return the position of the stored record, once it is `done`. Raises WarmlogError if it is not stored."""
         if not self._batch.done:
             raise RuntimeError("the record is not acknowledged yet: await wait()")
         self._batch.watched = True
@@ -217,7 +217,7 @@ class PartitionQueue:
         return bool(self.closed) or self.open is not None
 
     def begin(self, now: float) -> Batch:
-        """Open a batch. There must be no open one."""
+        """Open a batch. There must be no open batch."""
         assert self.open is None
         self._opened += 1
         self.open = Batch(self.topic, self.partition, (self._opened,), now)

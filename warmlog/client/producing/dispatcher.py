@@ -2,12 +2,12 @@
 
     queue -> pump -> the leader's BrokerSender -> _replied -> settled, or back into the queue
 
-Nothing here blocks. `pump` runs on every change (a full batch, a reply, a connection, a deadline) and sends all batches
-that can be sent.
+The dispatcher never blocks. `pump` runs on every change (a full batch, a reply, a connection, a deadline) and sends all
+batches that can be sent.
 
 Invariants:
 1. Every batch settles: by its last attempt after `delivery_timeout_s`, or by `close`.
-2. A request holds at most one batch per partition. A partition that was served moves to the back of the queue.
+2. A request has at most one batch per partition. A partition that was served moves to the back of the queue.
 3. At most one batch of a partition is in flight in a transaction. So the broker stores batches in order, and recognizes
    a batch that is sent again.
 """
@@ -47,10 +47,10 @@ _OUTDATED_METADATA = frozenset(
 
 
 class BatchDispatcher:
-    """Send batches. `run` it in a task, and `close` it at the end. Not thread-safe.
+    """Sends batches. `run` it in a task, and `close` it at the end. Not thread-safe.
 
-    `settled`: called with each batch that was acknowledged or has finally failed. `identity`: the transactional
-    producer that sends them, if any.
+    `settled`: called with each batch that was acknowledged or has failed without further retries. `identity`: the
+    transactional producer that sends the batches, if any.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class BatchDispatcher:
         self._pending: dict[PartitionQueue, None] = {}  # queues with a batch, in order of service
         self._broker_senders: dict[int, BrokerSender] = {}
         self._lookups: set[str] = set()
-        self._next_at = inf  # when the next batch becomes ready by time
+        self._next_at = inf  # time at which the next batch becomes ready
         self._armed_at = inf  # the deadline that `run` waits for
         self._wake = anyio.Event()
         self._pumping = False
@@ -86,7 +86,7 @@ class BatchDispatcher:
         return not any(sender.in_flight for sender in self._broker_senders.values())
 
     async def run(self) -> None:
-        """Pump when a batch becomes ready by time, and after each `pump_soon`. Runs until cancelled."""
+        """Pump when the time of a batch comes, and after each `pump_soon`. Runs until cancelled."""
         while True:
             self._armed_at = self._next_at
             with anyio.CancelScope(deadline=self._armed_at):
@@ -141,7 +141,7 @@ class BatchDispatcher:
 
     def pump(self) -> None:
         """Send every batch that can be sent now."""
-        if self._pumping:  # called by a request that failed immediately; the outer call continues
+        if self._pumping:  # a nested call by a request that failed immediately; the outer call continues
             return
         self._pumping = True
         try:

@@ -26,7 +26,7 @@ from warmlog.client.errors import BufferFullError, ClosedError, WarmlogError
 from warmlog.client.producing.batches import Batch, RecordMetadata
 from warmlog.client.producing.producer import GivenHeaders, Producer, Timestamp
 
-RECORDS_PER_TURN = 500  # of the event loop: about 1 ms
+RECORDS_PER_TURN = 500  # per turn of the event loop: about 1 ms
 
 
 Fields: TypeAlias = tuple[bytes | None, bytes | None, GivenHeaders, Timestamp | None, int | None]  # fields of a Message
@@ -34,7 +34,7 @@ NOTHING: Fields = (None, None, (), None, None)
 
 
 class BlockingDelivery:
-    """The pending result of one record that another thread produces, with the methods of a future."""
+    """The pending result of one record produced from another thread, with the methods of a future."""
 
     __slots__ = ("_batch", "_error", "_handoff", "_index", "_timestamp", "message", "size", "topic")
 
@@ -225,7 +225,7 @@ class Handoff:
         self._waiting[name].extend(items)
 
     async def _look_up(self, name: str) -> None:
-        """Add the records of a topic when its metadata has arrived; later ones queue behind them meanwhile."""
+        """Add the records of a topic when its metadata has arrived; later records wait behind them until then."""
         items = self._waiting[name]
         try:
             topic = await self._cluster.topic(name)

@@ -7,7 +7,7 @@ from warmlog.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class ProducerIdentity:
-    """The producer of a transactional id, in its current transaction. Every transaction has an epoch of its own.
+    """The producer of a transactional id, in its current transaction. Every transaction has a separate epoch.
 
     `error`: why a batch of the transaction is not stored; then the transaction can only be aborted.
     """
@@ -31,7 +31,7 @@ class ProducerIdentity:
         return bool(self._next_sequences)
 
     def stamp(self, batch: Batch) -> None:
-        """Stamp a batch with the transaction, unless it was sent before."""
+        """Stamp a batch with the transaction's producer, unless it was sent before."""
         if batch.stamp is None:
             key = batch.topic, batch.partition
             base_sequence = self._next_sequences.get(key, 0)
@@ -39,7 +39,7 @@ class ProducerIdentity:
             self._next_sequences[key] = base_sequence + batch.count
 
     def take_back(self, batch: Batch) -> None:
-        """Reuse the sequences of a refused batch, which must be the last one of its partition."""
+        """Free the sequences of a refused batch for reuse. It must be the last one of its partition."""
         assert batch.stamp is not None
         self._next_sequences[batch.topic, batch.partition] = batch.stamp.base_sequence
 

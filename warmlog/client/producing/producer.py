@@ -1,4 +1,4 @@
-"""Add records to batches, bound the memory of unacknowledged ones, and report results.
+"""Add records to batches, bound the memory of unacknowledged records, and report results.
 
 `BatchDispatcher` sends the batches.
 
@@ -74,7 +74,7 @@ class Summary(NamedTuple):
 
 
 class Producer:
-    """Produce records. `run` it in a task, `close` it at the end. Not thread-safe. `now_ms`: clock for timestamps.
+    """Produces records. `run` it in a task, `close` it at the end. Not thread-safe. `now_ms`: clock for timestamps.
 
     `identity`: the identity of a transactional producer; None otherwise.
     """
@@ -112,7 +112,7 @@ class Producer:
         await self._wait_for_space()
         delivery = self._add_single(topic_info, message)
         if delivery.done:
-            await checkpoint()  # acks=0: nothing else here yields to the event loop
+            await checkpoint()  # with acks=0, nothing else in this call yields to the event loop
         return await delivery.wait()
 
     def produce_nowait(self, topic: str, message: Message) -> Delivery:
@@ -200,7 +200,7 @@ class Producer:
             raise error
 
     def abandon(self, error: WarmlogError) -> None:
-        """Fail every record that is not settled: unsent ones now, those in flight when their replies arrive.
+        """Fail every record that is not settled: unsent ones now, those in flight once their replies arrive.
 
         The errors of the latter are reported only to callers that wait for them.
         """
@@ -336,7 +336,7 @@ class _BatchRecords:
 
 
 class _Tally:
-    """The records that one `produce_many` added, and their outcome. Keeps only unsettled batches."""
+    """The records that one `produce_many` added, and their outcome. Retains only unsettled batches."""
 
     def __init__(self, topic: str, on_stored: Callable[[int], None] | None) -> None:
         self._topic = topic

@@ -19,7 +19,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 
 class BlockingReceipt:
-    """The outcome of an acknowledgement, which is sent soon in any case: see `Receipt`."""
+    """The outcome of an acknowledgement, which is sent soon even if no task waits for it: see `Receipt`."""
 
     def __init__(self, receipt: "Future[Receipt]", call: Callable[..., Any]) -> None:
         self._receipt = receipt
@@ -63,7 +63,7 @@ class BlockingJob(JobView):
         return self._acknowledge(Acknowledgement.REJECT)
 
     def renew(self) -> BlockingReceipt:
-        """Hold the job for another lock duration, from the request's arrival on. Raises RuntimeError as `accept`."""
+        """Hold the job for another lock duration after the request's arrival. Raises RuntimeError as `accept`."""
         return self._acknowledge(Acknowledgement.RENEW)
 
     def _acknowledge(self, acknowledgement: Acknowledgement) -> BlockingReceipt:
@@ -115,7 +115,7 @@ class BlockingShareStream:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the member acquires records from, as (topic, partition)."""
+        """The partitions from which the member acquires records, as (topic, partition)."""
         return self._stream.assignment
 
     def __enter__(self) -> Self:

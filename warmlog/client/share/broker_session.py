@@ -1,4 +1,4 @@
-"""The share session with one broker: acquire records of the partitions that it leads, and acknowledge them.
+"""The share session with one broker: acquires records of the partitions that it leads, and acknowledges them.
 
     wait -> fetch, with acknowledgements -> jobs, receipts -> wait ...
          -> acknowledge only                -> receipts
@@ -97,7 +97,7 @@ class BrokerSession:
         self._unreadable = unreadable
         self._connection: Connection | None = None
         self._epoch = OPENING_EPOCH
-        self._generation = 0  # number of the session; records acquired in an earlier one are no longer held
+        self._generation = 0  # number of the session; records acquired in an earlier session are no longer held
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._known: frozenset[TopicPartition] = frozenset()  # partitions in the broker's session
         self._given: dict[TopicPartition, list[_Given]] = {}
@@ -108,7 +108,7 @@ class BrokerSession:
     # -- called by the stream --
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Acquire records of these partitions from now on."""
+        """Set the partitions from which to acquire records from now on."""
         self._assigned = frozenset(partitions)
         self.wake()
 
@@ -298,7 +298,7 @@ class BrokerSession:
                 Job(record, deliveries, expires_at, acknowledge).reject()
         return jobs
 
-    # -- the end --
+    # -- closing --
 
     def _fail(self, error: WarmlogError) -> None:
         """Fail all receipts, and open another session with the next request."""

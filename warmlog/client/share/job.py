@@ -14,8 +14,8 @@ from warmlog.protocol.native.share import Acknowledgement
 class Receipt:
     """The outcome of an acknowledgement. `await` it to wait until the broker has stored it.
 
-    The acknowledgement is sent soon in any case, so a program may ignore the receipt: a job whose lock had expired is
-    then delivered again.
+    The acknowledgement is sent soon even if no task waits for it, so a program may ignore the receipt. If the lock had
+    expired, the job is delivered again.
     """
 
     __slots__ = ("_event", "_on_wait", "done", "error")
@@ -34,7 +34,7 @@ class Receipt:
             self._event.set()
 
     async def wait(self) -> None:
-        """Wait until it is stored. Raises WarmlogError, such as JobLostError, if it is not."""
+        """Wait until the broker has stored it. Raises WarmlogError, such as JobLostError, if it is not stored."""
         if not self.done:
             self._on_wait()
             self._event = self._event or anyio.Event()
@@ -138,7 +138,7 @@ class Job(JobView):
         return self.acknowledge(Acknowledgement.REJECT)
 
     def renew(self) -> Receipt:
-        """Hold the job for another lock duration, from the request's arrival on. Raises RuntimeError as `accept`."""
+        """Hold the job for another lock duration after the request's arrival. Raises RuntimeError as `accept`."""
         return self.acknowledge(Acknowledgement.RENEW)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> Receipt:

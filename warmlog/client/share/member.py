@@ -1,6 +1,6 @@
 """The membership of a share group: heartbeats at the broker's interval, and the partitions that it assigns.
 
-A removed member joins again by itself, since records are held by member id and lock, not by membership.
+A removed member joins again automatically, since records are held by member id and lock, not by membership.
 """
 
 import logging
@@ -32,10 +32,10 @@ KAFKA_STARTS = {"beginning": "earliest", "end": "latest"}
 
 
 class ShareMember:
-    """A member from `run` on, until cancelled. Not thread-safe.
+    """A group member from the start of `run` until its cancellation. Not thread-safe.
 
-    `assignment`: the partitions to acquire records from. `changed` is called when it changes; `failed` with the error
-    that ends the membership.
+    `assignment`: the partitions from which to acquire records. `changed` is called when it changes, `failed` with the
+    error that ends the membership.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ShareMember:
         return min(self._interval_s, delay_s(self._unassigned, self._random))
 
     def _may_retry(self, error: WarmlogError) -> bool:
-        """Return whether to send another heartbeat: after a removal to join again, else for `delivery_timeout_s`."""
+        """Return whether to send another heartbeat: after a removal to rejoin, otherwise for `delivery_timeout_s`."""
         if isinstance(error, GroupMovedOnError):
             self._epoch = JOIN_EPOCH
             return True

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-#: Where a group begins with a topic that it has not read before.
+#: Where a group starts to read a topic that it has not read before.
 ShareStart: TypeAlias = Literal["beginning", "end"]
 
 

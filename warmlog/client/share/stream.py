@@ -4,8 +4,8 @@ Invariants:
 1. A job is passed to the caller once, and only while its lock cannot have expired.
 2. Leaving the block sends the caller's acknowledgements, releases all other jobs and leaves the group.
 3. A cancelled call has taken no job.
-4. No more jobs are acquired at a time than callers process in AHEAD_S: further ones are left to other members, and the
-   locks of waiting jobs would expire.
+4. No more jobs are acquired at a time than callers process in AHEAD_S. Further jobs are left to other members, since
+the locks of waiting jobs would expire.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_AMOUNT = 10
 AHEAD_S = 2.0  # time for which the jobs acquired at a time should keep callers busy
-GROWTH = 4  # maximum growth of the amount
+GROWTH = 4  # maximum growth factor of the number of jobs acquired at a time
 
 
 class ShareStream:
@@ -51,7 +51,7 @@ class ShareStream:
         self._last: Job | None = None
         self._waiting = 0
         self._amount = min(FIRST_AMOUNT, options.max_jobs)
-        self._arrived_at: float | None = None  # when the jobs arrived that were then the only ones
+        self._arrived_at: float | None = None  # when the most recent jobs arrived while no others were waiting
         self._arrived_count = 0
         self._changed = anyio.Event()
         self._replan = anyio.Event()
@@ -69,7 +69,7 @@ class ShareStream:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the member acquires records from, as (topic, partition)."""
+        """The partitions from which the member acquires records, as (topic, partition)."""
         return self._member.assignment
 
     @property
@@ -94,7 +94,7 @@ class ShareStream:
         return job
 
     async def next_jobs(self) -> list[Job]:
-        """Return all jobs that have arrived, at least one; none at the end. Raises WarmlogError.
+        """Return all jobs that have arrived, at least one, or an empty list at the end. Raises WarmlogError.
 
         For a caller that checks `Job.expires_at` itself. `auto_accept` does not apply.
         """
@@ -106,7 +106,7 @@ class ShareStream:
         return jobs
 
     async def _wait(self) -> bool:
-        """Wait until something has arrived; return False at the end. Raises WarmlogError."""
+        """Wait until a job has arrived or the stream has changed; return False at the end. Raises WarmlogError."""
         self._start()
         if self._failure is not None:
             raise self._failure
@@ -121,7 +121,7 @@ class ShareStream:
         return not self._closed
 
     def _next_held(self) -> Job | None:
-        """Return the next job whose lock cannot have expired; None if there is none."""
+        """Return the next job whose lock cannot have expired, or None."""
         now = anyio.current_time()
         while self._jobs and not self._closed:
             _, job = self._jobs.popleft()
@@ -136,7 +136,7 @@ class ShareStream:
         return max(1, self._amount // max(1, len(self._sessions)))
 
     def _adapt(self) -> None:
-        """Adapt the amount to the time callers took for the most recent jobs."""
+        """Adapt the number of jobs to acquire to the time that callers took for the most recent ones."""
         if self._arrived_at is None:
             return
         pace = self._arrived_count / max(anyio.current_time() - self._arrived_at, 1e-6)
@@ -235,7 +235,7 @@ class ShareStream:
         return session
 
     async def _serve(self, node_id: int, session: BrokerSession) -> None:
-        """Run a session; when it fails, plan again, or end the stream if the error is final."""
+        """Run a session. When it fails, plan again, or end the stream if the error is final."""
         try:
             await session.run()
         except WarmlogError as error:
@@ -265,7 +265,7 @@ class ShareStream:
         await anyio.sleep(delay_s(self._attempts, self._random))
         self._plan()
 
-    # -- the end --
+    # -- closing --
 
     async def __aenter__(self) -> Self:
         self._start()

@@ -1,7 +1,7 @@
 """List, describe and abort transactions; find hanging ones.
 
-A transaction hangs in a partition if no coordinator will end it there: readers of committed records then wait at its
-first record forever.
+A transaction hangs in a partition if no coordinator will end it there. Readers of committed records then wait forever
+at its first record.
 
 Source: org.apache.kafka.tools.TransactionsCommand; KIP-664.
 """
@@ -163,7 +163,7 @@ class TransactionAdmin:
         return tuple(hanging)
 
     async def abort_hanging(self, topic: str, partition: int, start_offset: int) -> OpenTransaction:
-        """Abort the transaction open in a partition from this offset on, by a marker; return the transaction."""
+        """Abort, by a marker, the transaction that starts at this offset of a partition; return the transaction."""
         entry = PartitionEntry(topic=topic, partition=partition)
         is_open = await self._open([entry])
         hanging = next((each for each in is_open if each.start_offset == start_offset), None)

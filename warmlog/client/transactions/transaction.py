@@ -106,7 +106,7 @@ class Transaction:
 
         `consumer`: a group's stream, opened with `auto_commit=False`; by default the offsets after all records taken
         from it. Or the name of a group without members. Raises GroupMovedOnError if the partitions were reassigned, and
-        other WarmlogErrors; then the transaction can only be aborted. ValueError for a stream that commits by itself.
+        other WarmlogErrors; then the transaction can only be aborted. ValueError for a stream with auto_commit.
         """
         self._check_open()
         if isinstance(consumer, str):
@@ -119,15 +119,15 @@ class Transaction:
     async def commit(self) -> None:
         """Store the produced records, and commit. If that fails, abort the transaction and raise the reason.
 
-        After ConnectionLostError and RequestTimeoutError the outcome is unknown. The end of the block commits by
-        itself.
+        After ConnectionLostError and RequestTimeoutError the outcome is unknown. The end of the block commits
+        automatically.
         """
         self._check_open()
         self._has_ended = True
         await self._producer.commit()
 
     async def abort(self) -> None:
-        """Abort the transaction: none of its records become visible. An exception leaving the block does the same."""
+        """Abort the transaction: none of its records become visible. An exception that leaves the block also aborts."""
         self._check_open()
         self._has_ended = True
         await self._producer.abort()

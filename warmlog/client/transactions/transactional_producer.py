@@ -3,7 +3,7 @@
     begin -> [init_producer_id] -> records, offsets -> end_txn -> the epoch of the next transaction
 
 Invariants:
-1. At most one transaction is open. Each has an epoch of its own, so a late batch of an earlier one is refused.
+1. At most one transaction is open. Each has a separate epoch, so a late batch of an earlier one is rejected.
 2. After an end with unknown outcome, the next transaction begins with `init_producer_id`, which completes the previous
    one, or aborts it if its end was never received.
 3. A fenced producer stays fenced: another client continues with its id.
@@ -41,7 +41,7 @@ from warmlog.protocol.transactions import (
     TxnOffsetCommitResponse,
 )
 
-ABORT_TIMEOUT_S = 5.0  # limit for a cancelled transaction, which the broker eventually aborts
+ABORT_TIMEOUT_S = 5.0  # time limit for aborting a cancelled transaction, which the broker eventually aborts
 
 R = TypeVar("R", bound=Value)
 
@@ -214,7 +214,7 @@ class TransactionalProducer:
             self.is_open = False
 
     def _explained(self, error: WarmlogError) -> WarmlogError:
-        """Return the error with the transactional id added, and remember if the producer was fenced."""
+        """Return the error with the transactional id added, and record whether the producer was fenced."""
         about = f"transactional id {self.transactional_id!r}"
         if isinstance(error, BrokerError) and not error.message.startswith(about):
             error.message = f"{about}: {error.message}"
