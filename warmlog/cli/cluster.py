@@ -42,8 +42,8 @@ def describe(topics: tuple[str, ...], all_partitions: bool, native: str, as_json
     """Show the brokers of a cluster, and the partitions that lack a leader or in-sync replicas.
 
     A standalone broker is a cluster of one. A partition is under-replicated while one of its replicas is not in sync;
-    without a leader it can be neither read nor written. Eligible replicas have all committed records without being in
-    sync, and one of them is elected if no in-sync replica is left.
+    without a leader it can be neither read nor written. Eligible replicas are not in sync but have all committed
+    records; one of them is elected if there is no in-sync replica.
     """
     metadata = run_with_client(native, lambda client: client.metadata())
     unknown = set(topics) - {topic.name for topic in metadata.topics}
@@ -88,7 +88,7 @@ def totals(metadata: "MetadataResponse") -> tuple[Mapping[int, int], Mapping[int
 
 
 def state_of(partition: "PartitionMetadata") -> str:
-    """Return the problem of a partition; an empty text if it has none."""
+    """Return the problem of a partition, or an empty string if there is none."""
     if partition.leader < 0:
         return "no leader"
     return "under-replicated" if set(partition.replicas) - set(partition.in_sync) else ""

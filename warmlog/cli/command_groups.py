@@ -1,7 +1,7 @@
 """Command groups that import a command only when it runs, and convert failures to exit statuses.
 
 1. Listing the commands of a group (`--help`) imports none of them.
-2. Every failure a user can cause is one line on standard error: no usage dump, no traceback.
+2. Every failure that a user can cause is one line on standard error, without a usage dump or a traceback.
 """
 
 import os
@@ -57,14 +57,14 @@ class LazyGroup(click.Group):
 
 
 class DefaultGroup(LazyGroup):
-    """A group that takes arguments without the name of a command as those of its default one."""
+    """A group that passes arguments without the name of a command to its default command."""
 
     def __init__(self, *, default: str, **settings: Any) -> None:
         super().__init__(**settings)
         self._default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; `--help` alone is the group's."""
+        """Parse the arguments. `--help` as the only argument shows the group's help."""
         if args and args[0] not in self.table and args[0] not in ctx.help_option_names:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
@@ -77,7 +77,7 @@ class RootGroup(LazyGroup):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Parse the arguments; `--help` and `--version` print here."""
-        with output_errors():  # before click handles them with another exit status
+        with output_errors():  # click would handle them with another exit status
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -85,7 +85,7 @@ class RootGroup(LazyGroup):
         try:
             with output_errors():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:  # before click handles it
+        except KeyboardInterrupt:  # click would handle it differently
             raise Stopped from None
 
     def main(
@@ -123,7 +123,7 @@ class RootGroup(LazyGroup):
 
 
 def print_failure(failure: click.ClickException) -> None:
-    """Print the failure as one line; for a usage error with a pointer to `--help`.
+    """Print the failure as one line, with a reference to `--help` for a usage error.
 
     A group without a command shows its help instead.
     """

@@ -16,7 +16,7 @@ OUTPUT_CLOSED = 141
 
 
 class Failure(click.ClickException):
-    """The operation failed; `str()` is one line for people."""
+    """The operation failed; `str()` is one line for the user."""
 
     exit_code = 1
 

@@ -137,7 +137,7 @@ def description_json(group: "DescribedConsumerGroup") -> dict[str, Any]:
 
 
 def show_group(group: "DescribedConsumerGroup", kind: str | None) -> None:
-    """Print a description for people. `kind`: classic or consumer; None if unknown."""
+    """Print a description as tables. `kind`: classic or consumer, None if unknown."""
     lag = total_lag(group)
     print_line(
         f"{group.group}: {group.state}, {f'{kind}, ' if kind else ''}{counted(len(group.members), 'member')},"
@@ -184,7 +184,7 @@ def known(offset: int) -> int | None:
 
 
 def total_lag(group: "DescribedConsumerGroup") -> int | None:
-    """Return the sum of all known lags; None if there are partitions but no known lag."""
+    """Return the sum of all known lags, or None if there are partitions but no known lag."""
     lags = [position.lag for position in group.positions if position.lag is not None]
     return sum(lags) if lags or not group.positions else None
 
@@ -229,7 +229,7 @@ def reset(
 ) -> None:
     """Reset the committed offsets of a group to an end of the log, an offset or a time.
 
-    The group must have no members: they would continue and commit their own offsets.
+    The group must have no members, since they would continue at their positions and commit their own offsets.
     """
     if partitions and len(topics) != 1:
         raise click.UsageError("--partition needs exactly one --topic.")
@@ -242,7 +242,7 @@ def reset(
 
     try:
         changes = run_with_client(native, run)
-    except ValueError as error:  # an unknown partition
+    except ValueError as error:  # for an unknown partition
         raise Failure(str(error)) from error
     if as_json:
         print_json(*({"group": group, **change._asdict(), "committed": not dry_run} for change in changes))
@@ -305,7 +305,7 @@ def delete(groups: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
 
 
 async def delete_group(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
-    """Delete a group; return whether it existed. Raises Failure if it did not, unless `if_exists`."""
+    """Delete a group; return whether it existed. Raises Failure if it did not exist, unless `if_exists`."""
     from warmlog.client import UnknownGroupError
 
     try:

@@ -1,7 +1,7 @@
-"""`warmlog serve --nodes N`: a cluster of brokers on one machine, each in a process of its own.
+"""`warmlog serve --nodes N`: a cluster of brokers on one machine, each in a separate process.
 
     this process   serves the store (`broker.cluster.local`), starts the brokers, and restarts them when they end
-    a node         `warmlog serve` at the address of the first node with a port of its own, and the next node id
+    a node         `warmlog serve` at the address of the first node with a separate port, and the next node id
 
     DIR/nodes/ID        the data directory of a node, in each of log.dirs
     DIR/store.sqlite    the store, in the first of log.dirs
@@ -39,21 +39,21 @@ from warmlog.protocol.backoff import delays_s
 if TYPE_CHECKING:
     from warmlog.broker.settings.settings import Settings
 
-NODES = "nodes"  # not `node-1`, which is the name of a partition's directory
+NODES = "nodes"  # not `node-1`, which could be the name of a partition's directory
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 10.0  # delay before a node is restarted
 STEADY_S = 60.0  # a node that has run this long is restarted immediately
-STOP_FACTOR = 3  # times warmlog.stop.timeout.ms: handing over, unanswered requests, closing the logs
+STOP_FACTOR = 3  # multiples of warmlog.stop.timeout.ms: handing over, unanswered requests, closing the logs
 
 _READY = re.compile(r"ready kafka=(\S+) native=(\S+) http=(\S+)( .*)?\n?")
 _LISTENERS = ("kafka", "native", "http")
 
-PORT_STEP = 10  # between the ports of two nodes, since the default ports are adjacent
+PORT_STEP = 10  # distance between the ports of two nodes, since the default ports are adjacent
 Addresses = Mapping[str, str]  # "host:port" or "none" by listener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The configuration of all nodes. `options`: options of `serve` for every node; `addresses`: of the first node."""
+    """The configuration of all nodes. `options`: options of `serve` for every node. `addresses`: the first node's."""
 
     settings: "Settings"
     count: int
@@ -125,7 +125,7 @@ class Plan:
 
 def _shifted(option: str, address: str, number: int) -> str:
     host, _, port = address.rpartition(":")
-    if address == "none" or port == "0" or not port.isdecimal():  # the node reports what is wrong with the address
+    if address == "none" or port == "0" or not port.isdecimal():  # the node reports the problem of the address
         return address
     own = int(port) + number * PORT_STEP
     if own > 65_535:
@@ -146,7 +146,7 @@ class Node:
     addresses: Addresses
     ready: trio.Event = field(default_factory=trio.Event)
     named: str = ""  # addresses of `listeners`, as printed on that line
-    failure: str = ""  # why the first start failed
+    failure: str = ""  # reason why the first start failed
     _process: trio.Process | None = None
     _creating: trio.Lock = field(default_factory=trio.Lock)
     _stopping: trio.Event = field(default_factory=trio.Event)
@@ -162,7 +162,7 @@ class Node:
         return " ".join(f"{listener}={self.addresses[listener]}" for listener in _LISTENERS) + self.named
 
     async def run(self, failed: Callable[[], None]) -> None:
-        """Run until stopped. Calls `failed` if the first start fails; `failure` is the reason."""
+        """Run until stopped. Calls `failed` if the first start fails; `failure` is then the reason."""
         random = Random()  # noqa: S311  # jitter
         pauses_s = delays_s(random, FIRST_PAUSE_S, MAX_PAUSE_S)
         while True:
@@ -209,7 +209,7 @@ class Node:
         async with self._creating:
             if self._stopping.is_set():
                 return "was not started"
-            # In its own session, so that Ctrl-C does not reach it before its turn to stop.
+            # The process has its own session, so that Ctrl-C does not reach it before its turn to stop.
             self._process = process = await trio.lowlevel.open_process(
                 command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, env=environ
             )
@@ -323,7 +323,7 @@ class _Supervisor:
         return all_ready
 
     async def _serve_store(self, sock: socket.socket, opened: trio.Event) -> None:
-        """Serve the store. If it fails, now or later, everything stops."""
+        """Serve the store. If it fails at any time, the nodes are stopped as well."""
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(serve_store, self._plan.store, sock)

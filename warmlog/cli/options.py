@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 DEFAULT_NATIVE = "127.0.0.1:9091"
-COMPLETION_TIMEOUT_S = 1.0  # TAB must not hang without a broker
+COMPLETION_TIMEOUT_S = 1.0  # limits the delay of completion without a broker
 
 
 def native_option(command: Command) -> Command:
@@ -92,7 +92,7 @@ def zero_option(command: Command) -> Command:
 
 def bootstrap(value: str) -> str:
     """Validate `HOST:PORT`, or several separated by commas."""
-    from warmlog.client.settings import parse_bootstrap  # only commands that connect to a broker need it
+    from warmlog.client.settings import parse_bootstrap  # imported only for commands that connect to a broker
 
     try:
         parse_bootstrap(value)
@@ -123,7 +123,7 @@ def start_position(value: str) -> "Start":
 
 
 def separator(value: str) -> str:
-    """Parse the text between a key and its value; \\t is a tab."""
+    """Parse the separator of a key and its value; \\t is a tab."""
     if not value:
         raise click.BadParameter("it must not be empty.")
     return value.replace("\\t", "\t")

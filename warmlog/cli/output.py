@@ -1,7 +1,7 @@
-"""Output of commands: tables for people, JSON for scripts, raw bytes.
+"""Output of commands: tables for users, JSON for scripts, raw bytes.
 
-1. On a terminal a table fits its width; in a pipe it is as wide as needed, one row per line, for awk. No cell is ever
-   cut.
+1. On a terminal a table fits the terminal's width; in a pipe it is as wide as needed, one row per line, for awk. Cells
+are never truncated.
 2. Times are ISO 8601 in UTC: unambiguous, and accepted by `--from`.
 3. Rich is imported only to print a table on a terminal.
 """
@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple, NoReturn
 
 from warmlog.cli.failure import OutputClosedError
 
-COLUMN_GAPS = (2, 1)  # between columns; the smaller gap if the larger does not fit
-MIN_TEXT_WIDTH = 12  # text columns are never folded to fewer characters
+COLUMN_GAPS = (2, 1)  # gaps between columns; the smaller one is used if the larger does not fit
+MIN_TEXT_WIDTH = 12  # minimum width of folded text columns
 BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Column(NamedTuple):
-    """A column's title; `number`: aligned to the right."""
+    """A column's title. `number`: whether cells are aligned to the right."""
 
     title: str
     number: bool = False
@@ -41,7 +41,7 @@ def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
 
     If the numbers alone are wider than the terminal, print each row as a list of titles and cells.
     """
-    from rich.box import SIMPLE_HEAD  # 40 ms of import time
+    from rich.box import SIMPLE_HEAD  # the import takes 40 ms
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -68,7 +68,7 @@ def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -
 
 
 def fit_widths(columns: Sequence[Column], lengths: Sequence[Sequence[int]], total: int) -> list[int] | None:
-    """Return column widths of at most `total` that keep numbers and words of titles whole; None if there are none.
+    """Return column widths of at most `total` that do not break numbers and words of titles, or None if impossible.
 
     `lengths`: by column, the length of its title, then those of its cells.
     """
@@ -99,7 +99,7 @@ def print_rows_as_lists(columns: Sequence[Column], rows: Sequence[Sequence[str]]
 
 
 def print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table for a pipe: one line per row, nothing cut."""
+    """Print a table for a pipe: one line per row, without truncation."""
     lines = [[column.title.replace(" ", "-") for column in columns], *rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     for line in lines:
@@ -111,7 +111,7 @@ def print_plain_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
 
 def print_json(*values: object) -> None:
     """Print each value as one line of JSON."""
-    import msgspec  # only for JSON
+    import msgspec  # imported only for JSON
 
     for value in values:
         print_line(msgspec.json.encode(value).decode())
@@ -135,7 +135,7 @@ def write_bytes(data: bytes) -> None:
 
 @contextmanager
 def output_errors() -> Iterator[None]:
-    """Raise OutputClosedError for a closed standard output, in contrast to other broken pipes."""
+    """Raise OutputClosedError for a closed standard output, but not for other broken pipes."""
     try:
         yield
     except OSError as error:
@@ -143,14 +143,14 @@ def output_errors() -> Iterator[None]:
 
 
 def raise_output_error(error: OSError) -> NoReturn:
-    """Raise OutputClosedError for a closed pipe, else the error itself."""
+    """Raise OutputClosedError for a closed pipe, otherwise the error itself."""
     if error.errno == errno.EPIPE:
         raise OutputClosedError from error
     raise error
 
 
 def binary_size(size: int) -> str:
-    """Format a size for people: `917 B`, `1.4 MiB`."""
+    """Format a size as `917 B` or `1.4 MiB`."""
     if size < 1024:
         return f"{size} B"
     amount, exponent = size / 1024, 0
@@ -160,7 +160,7 @@ def binary_size(size: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Format a number of things: `1 partition`, `1,000 records`."""
+    """Format a number with a noun: `1 partition`, `1,000 records`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
@@ -171,14 +171,14 @@ def iso_time(timestamp_ms: int | None) -> str | None:
     try:
         time = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"  # past the year 9999: probably microseconds
+        return f"{timestamp_ms} ms"  # after the year 9999: probably microseconds
     return f"{time:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
 class StreamedTable:
     """A table with fixed column widths whose rows are printed immediately, for output of any length.
 
-    A cell that does not fit shifts the rest of its row to the right; nothing is cut.
+    A cell that does not fit shifts the rest of its row to the right instead of being truncated.
     """
 
     def __init__(self, **widths: int) -> None:

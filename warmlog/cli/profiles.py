@@ -50,7 +50,7 @@ def profiles_file(environ: Mapping[str, str]) -> Path:
 
 def read_profile(path: Path, name: str) -> dict[str, str]:
     """Return the addresses of a profile. Raises CannotStart."""
-    import tomllib  # imported only with a profile
+    import tomllib  # imported only if a profile is used
 
     try:
         profiles = tomllib.loads(path.read_text())

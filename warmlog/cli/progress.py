@@ -18,7 +18,7 @@ ERASE_LINE = "\r\x1b[K"
 class Progress:
     """A context manager that counts items and bytes and draws the line.
 
-    `total_size` (bytes): the line also shows a percentage. `enabled` False: nothing is drawn.
+    With `total_size` (bytes) the line also shows a percentage. If `enabled` is False, nothing is drawn.
     """
 
     def __init__(

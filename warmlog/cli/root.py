@@ -202,7 +202,7 @@ PROFILE_OPTION = click.Option(
     envvar="WARMLOG_PROFILE",
     show_envvar=True,
     expose_value=False,
-    is_eager=True,  # eager, since other options override it
+    is_eager=True,  # processed early, since other options override it
     callback=use_profile,
     help="Connect to the addresses of this profile in ~/.config/warmlog/profiles.toml.",
 )
@@ -329,7 +329,7 @@ def completion(context: click.Context, shell: str) -> None:
     zsh:   eval "$(warmlog completion zsh)"       in ~/.zshrc
     fish:  warmlog completion fish > ~/.config/fish/completions/warmlog.fish
     """
-    from click.shell_completion import get_completion_class  # only this command needs it
+    from click.shell_completion import get_completion_class  # imported only by this command
 
     completer = get_completion_class(shell)
     assert completer is not None, "click supports every shell of the Choice"

@@ -28,7 +28,7 @@ def run_with_client(
 
     Runs on trio, where Ctrl-C also interrupts a blocking call, such as a write to a pager that is not being read.
     """
-    import anyio  # importing the client takes 0.25 s, which `--help` need not spend
+    import anyio  # importing the client takes 0.25 s, and `--help` does not need it
 
     from warmlog.client import WarmlogError, connect
 
@@ -59,10 +59,10 @@ def run_with_client(
 
 
 class _Lines(logging.Handler):
-    """Log records as lines on standard error like those of failures."""
+    """Writes log records to standard error, as lines in the form of failures."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line, in place of a progress line."""
+        """Print a line, which replaces a progress line."""
         start = ERASE_LINE if sys.stderr.isatty() else ""
         click.echo(f"{start}warmlog: {record.getMessage()}", err=True)
 

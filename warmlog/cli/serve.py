@@ -1,12 +1,12 @@
 """`warmlog serve`: run a broker in the foreground.
 
 1. Settings are read before addresses, so that an invalid setting is the first error reported.
-2. Standard output gets two lines, flushed: the possible loss in a power cut with these settings, then
+2. Two lines are printed and flushed: the possible loss in a power cut with these settings, then
    `ready kafka=H:P native=H:P http=H:P`.
-3. Neither tables nor the client are imported, which would delay the first reply.
+3. Neither tables nor the client are imported, since that would delay the first reply.
 
-The log goes to standard error, as text or as JSON. A JSON line has `time` (ISO 8601, UTC), `level`, `logger`,
-`message`, `exception` if there is one, and whatever the caller passed as `extra`.
+The log is written to standard error, as text or as JSON. A JSON line has `time` (ISO 8601, UTC), `level`, `logger`,
+`message`, `exception` if there is one, and the fields that the caller passed as `extra`.
 """
 
 import gc
@@ -98,7 +98,8 @@ def serve(nodes: int | None, **options: Any) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
-    --set; later ones win. An address is HOST:PORT; port 0 chooses a free port, and `none` disables the listener.
+    --set; later ones override earlier ones. An address is HOST:PORT; port 0 chooses a free port, and `none` disables
+    the listener.
 
     When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`. With --nodes, it
     names the first node, and a line for each node comes before it.
@@ -275,7 +276,7 @@ def secured(
 
 
 def warn_if_open(settings: "Settings") -> None:
-    """Warn if data once served with --secure is now open to everyone."""
+    """Warn if data that was served with --secure is now open to everyone."""
     data = settings.data_paths[0].absolute()
     directory = data.with_name(f"{data.name}-secrets")
     if directory.is_dir() and not settings.authorizer_class_name:
@@ -313,7 +314,7 @@ def run_broker(
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import without garbage collections, which would take a tenth of the time.
+    """Import with garbage collection disabled, which would take a tenth of the time.
 
     Objects that exist afterwards are also exempt from later collections: modules and classes are never freed.
     """

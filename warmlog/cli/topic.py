@@ -1,6 +1,6 @@
 """`warmlog topic`: create, list, describe, alter and delete topics.
 
-Several topics are processed in order; the first failure ends the command, after the topics before it are done.
+Several topics are processed in order. The first failure ends the command; earlier topics remain changed.
 """
 
 from collections.abc import Iterable
@@ -173,7 +173,7 @@ def description_json(topic: "TopicDescription") -> dict[str, Any]:
 
 
 def show_topic(topic: "TopicDescription", *, all_configs: bool) -> None:
-    """Print a description for people."""
+    """Print a description as tables."""
     size = sum(partition.size for partition in topic.partitions)
     records = sum(partition.log_end_offset - partition.log_start_offset for partition in topic.partitions)
     print_line(
@@ -281,7 +281,7 @@ def delete(topics: tuple[str, ...], if_exists: bool, native: str, as_json: bool)
 
 
 async def delete_topic(client: "AsyncClient", name: str, *, if_exists: bool) -> bool:
-    """Delete a topic; return whether it existed. Raises Failure if it did not, unless `if_exists`."""
+    """Delete a topic; return whether it existed. Raises Failure if it did not exist, unless `if_exists`."""
     from warmlog.client import UnknownTopicError
 
     try:

@@ -1,4 +1,4 @@
-"""`warmlog tour`: make a topic whose index is not in memory, for the console's tour."""
+"""`warmlog tour`: create a topic whose index is not in memory, for the console's tour."""
 
 import os
 from contextlib import suppress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOPIC = "warmlog-tour"
 RECORDS = 60_000
 BATCH_BYTES = 100
-CONFIGS = {"index.interval.bytes": "1"}  # an entry for each batch: an index of several pages
+CONFIGS = {"index.interval.bytes": "1"}  # so small that each batch has an index entry, for an index of several pages
 
 
 @click.command(short_help="Make a topic whose index is not in memory, for the console's tour.")
@@ -36,8 +36,8 @@ def tour(data_dir: Path, native: str) -> None:
     """Make a topic whose index is not in memory, for the console's tour.
 
     The topic `warmlog-tour` gets 60,000 records in small batches, and the kernel is asked to drop the pages of its
-    files. An existing topic of that name is deleted first. The page /ui/tour of the broker's HTTP listener shows the
-    rest.
+    files. An existing topic of that name is deleted first. Continue at the page /ui/tour of the broker's HTTP
+    listener.
     """
     directory = data_dir / f"{TOPIC}-0"
     if not data_dir.is_dir():
@@ -52,7 +52,7 @@ def tour(data_dir: Path, native: str) -> None:
 
 
 async def make_topic(client: "AsyncClient") -> None:
-    """Create the topic again, with its records."""
+    """Recreate the topic with its records."""
     from warmlog.client import UnknownTopicError
 
     with suppress(UnknownTopicError):

@@ -71,7 +71,7 @@ def list_transactions(
                 states=states, producer_ids=producer_ids, min_duration_s=min_duration_s, pattern=pattern
             ),
         )
-    except ValueError as error:  # an unknown state
+    except ValueError as error:  # for an unknown state
         raise click.BadParameter(f"{error}.", param_hint="--state") from error
     rows = [(transaction.transactional_id, transaction.producer_id, transaction.state) for transaction in listed]
     if as_json:
@@ -147,7 +147,7 @@ def abort(
     """Abort the open transaction of a transactional id, or one that hangs in a partition.
 
     With an ID, the coordinator aborts the transaction in all its partitions, and its producer is fenced. With --topic,
-    --partition and --start-offset, a marker is written to this partition alone, without consulting the coordinator: do
+    --partition and --start-offset, a marker is written only to this partition, without consulting the coordinator: do
     this only for transactions listed by `find-hanging`.
     """
     key = (topic, partition, start_offset)

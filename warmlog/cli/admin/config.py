@@ -1,4 +1,4 @@
-"""`warmlog config`: the settings of brokers and topics, of running clusters."""
+"""`warmlog config`: the settings of brokers, topics and groups in running clusters."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def complete_names(context: click.Context, _: click.Parameter, incomplete: str) 
 
 
 def complete_assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Complete the names of settings, as NAME=."""
+    """Complete the names of settings in the form NAME=."""
     return [CompletionItem(f"{item.value}=", type="nospace") for item in complete_names(context, _, incomplete)]
 
 
@@ -110,7 +110,7 @@ def _resource(kind: str, name: str) -> dict[str, Any]:
 
 
 def _ask(cluster: KafkaCluster, kind: str, name: str, api: Any, request: Fields) -> Fields:
-    """Send requests about a broker's settings to that broker, others to the controller. Raises Failure."""
+    """Send requests about a broker's settings to that broker, all others to the controller. Raises Failure."""
     if kind == "broker" and name != CLUSTER_DEFAULT:
         if not name.isdecimal():
             raise Failure(f"{name!r} is neither the id of a broker nor {CLUSTER_DEFAULT!r}")

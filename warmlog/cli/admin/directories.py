@@ -44,7 +44,7 @@ class Directory:
 
     @property
     def size(self) -> int:
-        """The bytes of all partitions."""
+        """The size of all partitions in bytes."""
         return sum(self.sizes.values()) + sum(self.arriving.values())
 
 
@@ -55,8 +55,8 @@ class Directory:
 def directories(broker: int | None, kafka: str, as_json: bool) -> None:
     """Show the data directories of all brokers, or of one: their partitions, bytes, free space and errors.
 
-    `arriving` lists partitions that are being copied to a directory, by `warmlog partition relocate` or a tool of
-    Kafka's.
+    `arriving` lists partitions that are being copied to a directory by `warmlog partition relocate` or one of Kafka's
+    tools.
     """
     with kafka_cluster(kafka) as cluster:
         brokers = sorted(each.node_id for each in cluster.metadata.brokers) if broker is None else [broker]

@@ -32,7 +32,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 DEFAULT_KAFKA = "127.0.0.1:9092"
 TIMEOUT_S = 30.0
-TIMEOUT_MS = 20_000  # the broker's time limit
+TIMEOUT_MS = 20_000  # time limit for the broker
 RETRY_S = 0.1
 MAX_RESPONSE_BYTES = 100 << 20
 
@@ -249,7 +249,7 @@ def _connected(host: str, port: int, stack: ExitStack) -> _Connection:
 
 
 def problem_of(fields: Fields) -> str | None:
-    """Return the error of a response or of one of its entries as text; None if there is none."""
+    """Return the error of a response or of one of its entries as text, or None if there is no error."""
     code = fields.get("error_code", 0)
     if not code:
         return None

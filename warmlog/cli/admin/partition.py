@@ -73,7 +73,7 @@ def move(
     leader. With TOPIC and --to, all partitions of the topic are spread over these brokers, with the same number of
     replicas as before. --replace moves the replicas of a broker, which may be dead, to another one.
 
-    Old replicas stay until the new ones are in sync; `warmlog partition moves` lists unfinished moves.
+    Old replicas remain until the new ones are in sync; `warmlog partition moves` lists unfinished moves.
     """
     if (brokers is not None) + (replaced is not None) + cancel != 1:
         raise click.UsageError("Give one of --to, --replace and --cancel.")

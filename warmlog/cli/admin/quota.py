@@ -26,7 +26,7 @@ SHOWN_DEFAULT = "(default)"
 
 
 def entity_options(command: Command) -> Command:
-    """Add the options that select who has a quota."""
+    """Add the options that select the entity of a quota."""
     for option, what in reversed([("user", "user"), ("client", "client id"), ("ip", "address")]):
         command = click.option(
             f"--default-{option}", f"default_{option}", is_flag=True, help=f"Each {what} without a quota of its own."
@@ -84,7 +84,7 @@ def set_quotas(quotas: tuple[str, ...], kafka: str, **options: Any) -> None:
 @entity_options
 @kafka_option
 def remove(quotas: tuple[str, ...], kafka: str, **options: Any) -> None:
-    """Remove quotas of a user, a client id, both together, or an address: all quotas, or only those named."""
+    """Remove all or the named quotas of a user, a client id, both together, or an address."""
     entity = _named(options)
     components = [
         {"entity_type": kind, "match_type": DEFAULT if name is None else EXACT, "match": name} for kind, name in entity

@@ -1,4 +1,4 @@
-"""`warmlog records delete`: advance the start of a log."""
+"""`warmlog records delete`: advance the log start offset."""
 
 import click
 

@@ -123,7 +123,7 @@ def list_users(kafka: str, as_json: bool) -> None:
 @mechanism_option("Only the credential for this mechanism; repeatable.")
 @kafka_option
 def delete(user: str, mechanisms: tuple[str, ...], kafka: str) -> None:
-    """Delete a user. Connections on which it has logged in stay open."""
+    """Delete a user. Connections on which it has logged in remain open."""
     with kafka_cluster(kafka) as cluster:
         credentials = _described(cluster.ask_controller(DESCRIBE_CREDENTIALS, {"users": ({"name": user},)}))[user]
         missing = [name for name in mechanisms if name not in credentials]

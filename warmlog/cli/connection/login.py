@@ -13,7 +13,7 @@ from warmlog.cli.failure import CannotStart
 from warmlog.protocol.oauthbearer import OAUTHBEARER, log_in_with
 from warmlog.protocol.scram import MECHANISMS, PLAIN, SaslError, log_in
 
-USER, PASSWORD, PASSWORD_FILE = "WARMLOG_USER", "WARMLOG_PASSWORD", "WARMLOG_PASSWORD_FILE"  # of variables
+USER, PASSWORD, PASSWORD_FILE = "WARMLOG_USER", "WARMLOG_PASSWORD", "WARMLOG_PASSWORD_FILE"  # environment variables
 MECHANISM = "WARMLOG_SASL_MECHANISM"
 DELEGATION_TOKEN = "WARMLOG_DELEGATION_TOKEN"  # noqa: S105  # a name
 TOKEN, TOKEN_FILE = "WARMLOG_TOKEN", "WARMLOG_TOKEN_FILE"
@@ -60,7 +60,7 @@ def use_delegation_token(_context: click.Context, _parameter: click.Parameter, v
 
 
 def login_from(environ: Mapping[str, str]) -> Login | None:
-    """Return the login for connections; None without a user or a token. Raises CannotStart."""
+    """Return the login for connections, or None without a user or a token. Raises CannotStart."""
     user, file = environ.get(USER, ""), environ.get(PASSWORD_FILE, "")
     mechanism = environ.get(MECHANISM) or DEFAULT_MECHANISM
     token = _token_from(environ)
@@ -98,7 +98,7 @@ def _is_delegation_token(environ: Mapping[str, str]) -> bool:
 
 
 def _token_from(environ: Mapping[str, str]) -> Callable[[], str] | None:
-    """Return the source of tokens; None if no token is used. Raises CannotStart."""
+    """Return the source of tokens, or None if no token is used. Raises CannotStart."""
     token, file, url = environ.get(TOKEN, ""), environ.get(TOKEN_FILE, ""), environ.get(TOKEN_URL, "")
     client_id, secret_file = environ.get(CLIENT_ID, ""), environ.get(SECRET_FILE, "")
     if sum(map(bool, (token, file, url))) > 1:
@@ -132,7 +132,7 @@ def _credentials(url: str, client_id: str, secret: str, scope: str, ca_file: str
 
 
 def read_password(path: Path) -> str:
-    """Return the first line of a file; refuse a file that everyone may read. Raises CannotStart."""
+    """Return the first line of a file; reject a file that everyone may read. Raises CannotStart."""
     from warmlog.client.files import ClientFileError  # imports ssl
     from warmlog.client.files import read_password as read
 

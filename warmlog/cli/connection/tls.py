@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import ssl
 
 CA, CERTIFICATE = "WARMLOG_TLS_CA", "WARMLOG_TLS_CERTIFICATE"
-SYSTEM = "system"  # the value of CA for the system's certificates
+SYSTEM = "system"  # value of the CA option that selects the system's certificates
 
 
 def use_file(_context: click.Context, parameter: click.Parameter, path: str | None) -> None:
@@ -22,7 +22,7 @@ def use_file(_context: click.Context, parameter: click.Parameter, path: str | No
 
 
 def context_from(environ: Mapping[str, str]) -> "ssl.SSLContext | None":
-    """Return the context for connections; None if they are not encrypted. Raises CannotStart."""
+    """Return the context for connections, or None if they are not encrypted. Raises CannotStart."""
     ca, certificate = environ.get(CA, ""), environ.get(CERTIFICATE, "")
     if not ca:
         if certificate:

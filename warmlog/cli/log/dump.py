@@ -2,7 +2,7 @@
 
 1. Files are only read: a running broker is not disturbed.
 2. A damaged file is printed up to the damage, which is then reported; the exit status is 1.
-3. Rows are printed as they are read, so that a log of any size can be dumped.
+3. Rows are printed as they are read, so that logs of any size can be dumped.
 """
 
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def print_file(file: SegmentFile, options: DumpOptions, *, as_json: bool) -> boo
 
 
 class TablePrinter:
-    """Print the items of one file as the rows of a table, with other items as lines between them."""
+    """Prints the items of one file as rows of a table, and items of other types as lines between the rows."""
 
     def __init__(self, file: SegmentFile) -> None:
         print_line(f"{file.path}  ({binary_size(file.path.stat().st_size)})")
@@ -97,7 +97,7 @@ class TablePrinter:
 
 
 def batch_row(item: Item) -> tuple[object, ...]:
-    """Return the cells of a batch; unusual properties are in the last one."""
+    """Return the cells of a batch; the last cell has its unusual properties."""
     marks = [name for name in ("transactional", "control") if item[name]]
     producer = "" if item["producer_id"] is None else f"{item['producer_id']}/{item['producer_epoch']}"
     marks += [] if item["delete_horizon"] is None else [f"delete-horizon={iso_time(item['delete_horizon'])}"]
@@ -134,7 +134,7 @@ def as_text(value: object) -> str:
 
 
 def producer_row(item: Item) -> tuple[object, ...]:
-    """Return the cells of a producer; it has no sequences and no offset if its epoch has no batch."""
+    """Return the cells of a producer. A producer whose epoch has no batch has no sequences and no offset."""
     has_batch = item["last_sequence"] is not None
     since = item["transaction_first_offset"]
     return (
@@ -154,7 +154,7 @@ def transaction_row(item: Item) -> tuple[object, ...]:
 
 
 def field_text(item: Item, name: str) -> str:
-    """Format a field: text as JSON, other bytes in base64."""
+    """Format a field: UTF-8 text as JSON, other bytes in base64."""
     return msgspec.json.encode(item[name]).decode() if name in item else f"base64:{item[f'{name}_base64']}"
 
 

@@ -1,9 +1,9 @@
 """`warmlog log explain`: explain how a fetch would be served, without serving it.
 
-1. Nothing is written, and the page cache is restored: repeated, the answer is the same.
+1. Nothing is written, and the page cache is restored, so a repeated call gives the same answer.
 2. With a directory, no broker is involved. A running broker caches the position of a recent batch, so its own answer
    near the end of the log may need no scan.
-3. If segments are removed or replaced while files are read, reading starts over.
+3. If segments are removed or replaced while files are read, the read is repeated.
 """
 
 import os
@@ -139,7 +139,7 @@ def log_inodes(directory: Path) -> dict[str, int]:
 
 
 def explain_files(directory: Path, target: Target, index_interval_bytes: int) -> Explanation:
-    """Explain the fetch from the present files. Raises NoSegmentsError, LogError, ProtocolError, OSError."""
+    """Explain the fetch from the current files. Raises NoSegmentsError, LogError, ProtocolError, OSError."""
     from warmlog.broker.log.reads.explain import SEARCHES, explain_offset, explain_time
     from warmlog.inspect.log_snapshot import read_log_snapshot
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from warmlog.cli.output import Column, binary_size, counted, iso_time, print_line, print_table
 from warmlog.protocol.explanation import ExplainedLookup, ExplainedRange, Explanation, PageRun
 
-MAX_SHOWN = 12  # runs of pages in a cell; further ones are only counted
+MAX_SHOWN = 12  # maximum runs of pages in a cell; further runs are only counted
 UNKNOWN = "?"
 COLUMNS = (
     Column("step"),

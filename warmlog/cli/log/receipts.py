@@ -1,4 +1,4 @@
-"""`warmlog log receipts`: what recovery did to the logs after unclean stops."""
+"""`warmlog log receipts`: the actions of recovery after unclean stops."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +77,7 @@ def row(receipt: Receipt) -> tuple[object, ...]:
 
 
 def repair_lines(log: LogReceipt) -> Iterator[str]:
-    """Yield the repairs of a log, one line each; nothing for a sound log."""
+    """Yield the repairs of a log, one line each; none for an undamaged log."""
     name = f"{log.topic}-{log.partition}"
     if log.truncated_bytes:
         size = counted(log.truncated_bytes, "byte")

@@ -57,8 +57,8 @@ def repair(
 
     DIR is a data directory; name all directories of a broker. Torn ends are truncated, indexes and snapshots rebuilt,
     leftovers removed; afterwards `log verify` has no findings, and the next start is clean. Damage below the recovery
-    point, in flushed records, is reported and kept unless --cut-damaged is given. The exit status is 1 if findings
-    remain.
+    point, in flushed records, is reported but not truncated unless --cut-damaged is given. The exit status is 1 if
+    findings remain.
     """
     settings = broker_settings(config)
     with Progress("repairing") as progress, ExitStack() as stack:
@@ -106,7 +106,7 @@ def locked_directory(path: Path, disk: Disk, settings: Settings) -> DataDirector
 
 
 def node_id_of(path: Path, settings: Settings) -> int:
-    """Return the node id stored in the directory, else the one in the settings."""
+    """Return the node id stored in the directory, or without one the node id in the settings."""
     try:
         properties = parse_properties((path / META_PROPERTIES).read_text(encoding="latin-1"))
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def node_id_of(path: Path, settings: Settings) -> int:
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since the epoch."""
+    """Return the current time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 

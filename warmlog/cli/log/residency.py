@@ -27,9 +27,9 @@ from warmlog.inspect.paths import SegmentFile, partition_directories, segment_fi
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 MAX_CELLS = 64
 MIN_CELLS = 8
-OTHER_COLUMNS = 64  # characters of a row without its map
-BLOCKS = "·░▒▓█"  # none resident, up to a third, up to two thirds, less than all, all
-PLAIN_BLOCKS = ".-+*#"  # for encodings without them
+OTHER_COLUMNS = 64  # width of a row without its map, in characters
+BLOCKS = "·░▒▓█"  # shares of resident pages: none, up to a third, up to two thirds, less than all, all
+PLAIN_BLOCKS = ".-+*#"  # for encodings without block characters
 COLUMNS = (
     Column("segment"),
     Column("file"),
@@ -80,7 +80,7 @@ def residency(directory: Path, as_json: bool) -> None:
 
 
 def map_width() -> int:
-    """Return the width of a map in characters: the rest of a terminal's line, else the maximum."""
+    """Return the width of a map in characters: the rest of a terminal's line, or the maximum without a terminal."""
     if not sys.stdout.isatty():
         return MAX_CELLS
     return max(MIN_CELLS, min(MAX_CELLS, shutil.get_terminal_size().columns - OTHER_COLUMNS))
@@ -178,7 +178,7 @@ def file_row(surveyed: FileSurvey, blocks: str) -> tuple[object, ...]:
 
 
 def resident_size(survey: PageSurvey) -> str:
-    """Format the resident bytes: the last page of a file is rarely full."""
+    """Format the number of resident bytes, considering that the last page of a file is rarely full."""
     return binary_size(min(survey.size, survey.resident_pages * PAGESIZE))
 
 

@@ -35,12 +35,12 @@ Item: TypeAlias = dict[str, Any]
 
 
 def is_damage(item: Item) -> bool:
-    """Whether an item reports damage."""
+    """Return whether an item reports damage."""
     return item["type"] == "damage" or item.get("crc_valid") is False
 
 
 class DumpOptions(NamedTuple):
-    """`records`: list the records of each batch. `decoder`: returns further fields of a coordinator topic's records."""
+    """`records`: whether to list records. `decoder`: returns further fields of a coordinator topic's records."""
 
     records: bool = False
     decoder: Callable[[Record], Item] | None = None
@@ -87,7 +87,7 @@ def batch_item(batch: StoredBatch) -> Item:
 
 
 def codec_name(number: int) -> str:
-    """Return the name of a codec, or its number if it is unknown."""
+    """Return the name of a codec, or the number of an unknown one."""
     return Codec(number).name.lower() if number in Codec.__members__.values() else f"unknown ({number})"
 
 
@@ -97,7 +97,7 @@ def unless_negative(number: int) -> int | None:
 
 
 def has_valid_crc(batch: StoredBatch) -> bool:
-    """Whether the CRC of a batch matches its bytes."""
+    """Return whether the CRC of a batch matches its bytes."""
     try:
         verify_crc(batch.data, batch.start, batch.header)
     except ProtocolError:

@@ -33,7 +33,7 @@ COLUMNS = (
 @native_option
 @json_option("One JSON object: source, problem, topics with all fields; -1 is unknown.")
 def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
-    """Show the progress of mirrored topics: of these topics, or of all.
+    """Show the progress of mirrored topics: the given topics, or all.
 
     States: following; refused (see the problem); stopped (nothing mirrors it now); promoted (writable, since the offset
     `promoted at`). `lag bytes` is an estimate. `lag s` is the time since the copy was last known to be complete.
@@ -55,7 +55,7 @@ def status(topics: tuple[str, ...], native: str, as_json: bool) -> None:
 
 
 def chosen(described: "DescribeMirrorResponse", topics: tuple[str, ...]) -> "list[MirroredTopic]":
-    """Return the requested topics. Raises Failure for one that is not mirrored."""
+    """Return the requested topics. Raises Failure for a topic that is not mirrored."""
     by_name = {topic.name: topic for topic in described.topics}
     for name in topics:
         if name not in by_name:
@@ -106,9 +106,10 @@ def description_json(described: "DescribeMirrorResponse", topics: "list[Mirrored
 def promote(topics: tuple[str, ...], every: bool, native: str, as_json: bool) -> None:
     """Stop mirroring topics, and make them writable at the end of their copies, which is printed.
 
-    Stop the producers at the source first, and wait until `status` shows no lag: records not copied by then are left
-    behind. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again. In a cluster,
-    the in-sync replicas of each partition must have all copied records; repeat the command if that takes too long.
+    Stop the producers at the source first, and wait until `status` shows no lag: records not copied by then are missing
+    in the copies. Transactions that are open in the copies are aborted. A promoted topic is not mirrored again. In a
+    cluster, the in-sync replicas of each partition must have all copied records; repeat the command if that takes too
+    long.
     """
     if every is bool(topics):
         raise click.UsageError("Give either TOPIC... or --all.")

@@ -73,5 +73,5 @@ def mirror(
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Whether a parameter is on the command line."""
+    """Return whether a parameter is given on the command line."""
     return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

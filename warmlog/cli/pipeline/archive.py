@@ -45,7 +45,7 @@ COUNT_COLUMNS = (
 @job_options
 @json_option("One JSON object per partition.")
 def count(as_json: bool, **given: Any) -> None:
-    """Count the records of topics by batch headers alone."""
+    """Count the records of topics using only batch headers."""
     from warmlog.pipeline.job_stats import Reporter
     from warmlog.pipeline.jobs.count import count_records
     from warmlog.pipeline.source.input import size_of
@@ -126,8 +126,8 @@ def archive(
 ) -> None:
     """Write records to Parquet files, each record exactly once.
 
-    A run continues from the last commit, however the previous run ended. Each batch is added to the archive atomically.
-    Read the archive with `spark.read.parquet(DIR)` or any other reader of Parquet.
+    A run continues from the last commit, even if the previous run was killed. Each batch is added to the archive
+    atomically. Read the archive with `spark.read.parquet(DIR)` or any other reader of Parquet.
     """
     if once and every is not None:
         raise click.UsageError("--once and --every exclude each other.")
@@ -161,7 +161,7 @@ def _commits(job: "ArchiveJob", run: "Runner", every_s: float | None) -> "Iterat
 
 
 class Interval:
-    """Wait for points in time at equal intervals; missed ones are skipped."""
+    """Waits for points in time at equal intervals; missed ones are skipped."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ def audit(
 
     TABLE is a Delta or Iceberg table, named as for `table`. Every offset must be in it once; otherwise a finding gives
     the reason, and missing, duplicate and altered rows are listed with their files. A table with decoded columns needs
-    the schemas that they were decoded with: from the registry, or all files that were used.
+    the schemas used for decoding: from the registry, or from all files that were used.
 
     The exit status is 1 if there are findings.
     """
@@ -205,7 +205,7 @@ def _table_row(compared: "Compared") -> tuple[object, ...]:
 )
 @json_option("One JSON object per partition.")
 def compact_report(bootstrap: str | None, top: int, as_json: bool, **given: Any) -> None:
-    """Report what compaction would save, by partition, and which keys take the most bytes."""
+    """Report the space that compaction would save in each partition, and the keys that take the most bytes."""
     job = JobOptions(**given)
     with pipeline_errors("pyarrow"):
         from warmlog.pipeline.job_stats import Reporter

@@ -49,7 +49,7 @@ def audit_target(
 ) -> int:
     """Audit a table, and print the result; return the number of findings. Raises Failure.
 
-    `schemas`: options that say where schemas are.
+    `schemas`: options that name the sources of schemas.
     """
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
         from warmlog.pipeline.errors import PipelineError

@@ -22,7 +22,7 @@ FILE = click.Path(path_type=Path)
 
 
 def format_options(command: Command) -> Command:
-    """Add the options of keys, values, and what becomes of rows that do not fit; named as by `formats_of`."""
+    """Add the options for keys, values and rows that do not fit, named like the arguments of `formats_of`."""
     for option in reversed(
         (
             *(
@@ -57,7 +57,7 @@ def format_options(command: Command) -> Command:
 
 
 def schema_options(command: Command, *, several: bool = False) -> Command:
-    """Add the options that say where schemas are. `several`: whether a side may have more than a file."""
+    """Add the options that name the sources of schemas. `several`: whether a side may have more than one file."""
     for option in reversed(
         (
             *(

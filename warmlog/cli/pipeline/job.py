@@ -58,7 +58,7 @@ class JobOptions:
             raise click.UsageError("--master is for --engine spark.")
 
     def source_options(self, **given: str | None) -> dict[str, str]:
-        """Return the options of the data source; `given`: further ones unless assigned, None to omit one."""
+        """Return the options of the data source. `given`: defaults of options that are not assigned; None omits one."""
         path = self.path
         if path is None and given.get("bootstrap") is None:
             path = DEFAULT_PATH
@@ -101,13 +101,13 @@ def login_options() -> dict[str, str]:
 
 
 def _absolute(path: str) -> str:
-    """Make a path, or several separated by commas, absolute: workers of Spark may run elsewhere."""
+    """Make one or several paths (separated by commas) absolute, since Spark's workers may have another directory."""
     parts = [path] if Path(path).exists() else path.split(",")
     return ",".join(str(Path(part.strip()).absolute()) for part in parts)
 
 
 def job_options(command: Command, *, topic: Callable[[Command], Command] = TOPIC_OPTION) -> Command:
-    """Add the options of every job: the fields of JobOptions. `topic`: the option or argument for the topic."""
+    """Add the options of every job, the fields of JobOptions. `topic`: the option or argument for the topic."""
     for option in reversed(
         (
             topic,
@@ -160,7 +160,7 @@ def bootstrap_option(command: Command) -> Command:
 def running(name: str, job: JobOptions, size: Callable[[], int], reporter: "Reporter") -> Iterator["Runner"]:
     """Yield a runner for the job's tasks, with progress on a terminal. Raises PipelineError.
 
-    `size`: returns the number of bytes the job reads; called only if needed.
+    `size`: returns the number of bytes that the job reads; called only if needed.
     """
     from warmlog.pipeline.runner import LocalRunner, SparkRunner, choose_engine
     from warmlog.pipeline.session import SUBMITTED, spark_session
@@ -181,14 +181,14 @@ def running(name: str, job: JobOptions, size: Callable[[], int], reporter: "Repo
 
 
 class TaskProgress:
-    """Shows the number of finished tasks on a line of a terminal; a context manager that erases the line."""
+    """Shows the number of finished tasks in a terminal line; a context manager that erases the line."""
 
     def __init__(self, job: str) -> None:
         self._job = job
         self.enabled = sys.stderr.isatty()
 
     def show(self, done: int, count: int) -> None:
-        """Show that `done` of `count` tasks are done."""
+        """Show that `done` of `count` tasks are finished."""
         sys.stderr.write(f"{ERASE_LINE}{self._job}: {done:,} of {count:,} tasks ({100 * done // max(count, 1)} %)")
         sys.stderr.flush()
 
@@ -218,7 +218,7 @@ def pipeline_errors(*libraries: str, extra: str = "spark") -> Iterator[None]:
 
 @contextmanager
 def until_terminated(*, is_endless: bool) -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C; for an endless job it is the regular end and does not raise.
+    """Treat SIGTERM like Ctrl-C. For an endless job it is the regular end and does not raise.
 
     Uncommitted work is discarded. Raises KeyboardInterrupt.
     """
@@ -248,7 +248,7 @@ class CommittingJob(Protocol):
 
 @contextmanager
 def reported(job: CommittingJob, report_file: Path | None, *, as_json: bool) -> Iterator[None]:
-    """Print the report however the job ends, even if interrupted."""
+    """Print the report when the job ends, even if it fails or is interrupted."""
     try:
         yield
         if not job.commits and not as_json:
@@ -259,7 +259,7 @@ def reported(job: CommittingJob, report_file: Path | None, *, as_json: bool) -> 
 
 @contextmanager
 def warnings_shown() -> Iterator[None]:
-    """Show the job's warnings as lines on standard error."""
+    """Print the job's warnings as lines on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("warmlog: %(message)s"))
     logger = logging.getLogger("warmlog.pipeline")
@@ -271,7 +271,7 @@ def warnings_shown() -> Iterator[None]:
 
 
 def show_stats(report: "Report", report_file: Path | None, *, quiet: bool = False) -> None:
-    """Write the report to a file if one is given, and print it as a line. Raises Failure."""
+    """Write the report to a file if a path is given, and print it as a line. Raises Failure."""
     if report_file is not None:
         try:
             report.write(report_file)

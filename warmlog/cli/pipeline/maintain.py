@@ -68,10 +68,11 @@ def maintain(
 ) -> None:
     """Merge small files of a table, expire old versions, and delete files that no version needs.
 
-    TARGET is named as for `table`. Jobs may write to the table meanwhile. Rows stay as they are, sorted by partition
-    and offset, and `audit` says the same before and after: receipts of versions that expire are kept.
+    TARGET is named as for `table`. Jobs may write to the table meanwhile. Rows are not changed, only sorted by
+    partition and offset, and `audit` has the same result before and after, since receipts of expired versions are
+    retained.
 
-    Delta keeps its log for delta.logRetentionDuration, 30 days by default: run this more often.
+    Delta retains its log for delta.logRetentionDuration, 30 days by default: run this command more often.
     """
     if catalog is None and keep_snapshots is not None:
         raise click.UsageError("--keep-snapshots is for Iceberg: Delta's log is kept for delta.logRetentionDuration.")

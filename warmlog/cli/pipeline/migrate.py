@@ -14,11 +14,11 @@ from warmlog.cli.pipeline.job import pipeline_errors
 @click.argument("directory", type=click.Path(path_type=Path))
 @json_option("One JSON object.")
 def migrate(directory: Path, as_json: bool) -> None:
-    """Make an archive a Delta table, in its directory, without copying its files.
+    """Convert an archive to a Delta table in the same directory, without copying its files.
 
-    DIRECTORY is one that `warmlog pipeline archive` writes. Its rows are read once, for their digests. Rows and
-    positions are in the table's first version; until that is committed the directory remains an archive. Repeated, the
-    command changes nothing.
+    DIRECTORY is an archive written by `warmlog pipeline archive`. Its rows are read once, for their digests. Rows and
+    positions are in the table's first version; until it is committed, the directory remains an archive. Running the
+    command again changes nothing.
     """
     with pipeline_errors("deltalake", "pyarrow", "numpy", extra="lakehouse"):
         from warmlog.pipeline.jobs.archive_migration import migrate_archive

@@ -67,10 +67,10 @@ def replay(
 ) -> None:
     """Send the records of a table, an archive or a topic to a topic.
 
-    Keys, values, headers and timestamps are kept. Choose a part by `-o startingTimestamp=…`, `-o endingTimestamp=…`,
-    `-o startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in order. A missing topic is
-    created with the same number of partitions. A failed replay can be continued by its --id: records that are already
-    stored are not sent again.
+    Keys, values, headers and timestamps are preserved. Select a part by `-o startingTimestamp=…`, `-o
+    endingTimestamp=…`, `-o startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in order. A
+    missing topic is created with the same number of partitions. A failed replay can be continued by its --id: records
+    that are already stored are not sent again.
     """
     job = JobOptions(**given)
     if table is not None and (job.path is not None or bootstrap is not None):

@@ -132,8 +132,8 @@ def table(
     """Copy a topic to a Delta or Iceberg table, each record exactly once.
 
     TARGET is the directory or URL of a Delta table, or with --catalog an Iceberg table such as db.orders. A table that
-    does not exist is created. Offsets are committed with the rows: a run continues where the table ends, however the
-    previous run ended, and two concurrent runs add no row twice. Records of aborted transactions are omitted.
+    does not exist is created. Offsets are committed with the rows: a run continues where the table ends, even if the
+    previous run was killed, and two concurrent runs add no row twice. Records of aborted transactions are omitted.
     """
     job = JobOptions(**{name: given.pop(name) for name in JOB_NAMES})
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):

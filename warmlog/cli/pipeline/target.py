@@ -27,7 +27,7 @@ class TableTarget:
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is an archive's directory that is no Delta table."""
+        """Return whether the target is an archive's directory that is not a Delta table."""
         directory = Path(self.target)
         return self.catalog is None and not (directory / "_delta_log").exists() and any(directory.glob("batch=*"))
 

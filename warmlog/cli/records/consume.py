@@ -1,7 +1,7 @@
 """`warmlog consume`: print the records of a topic to standard output.
 
 1. Values are written byte for byte, and flushed as soon as they arrive.
-2. A list of records is written in one call; only formatting is done record by record.
+2. A list of records is written in one call; only formatting is done for each record.
 """
 
 import os
@@ -91,8 +91,9 @@ def consume(
 ) -> None:
     """Print the records of a topic, one value per line.
 
-    Waits for more until Ctrl-C, unless --until-end or --count is given. A record without a value (a tombstone) is an
-    empty line. --json is lossless: keys and values that are not text are in base64, in key_base64 and value_base64.
+    The command waits for more records until Ctrl-C, unless --until-end or --count is given. A record without a value (a
+    tombstone) is an empty line. --json is lossless: keys and values that are not text are in base64, in key_base64 and
+    value_base64.
 
     With --group the partitions of the topic are shared with the other members of the group. Reading begins at the
     committed offsets, or at --from if there are none. Printed records are committed periodically and at the end.
@@ -135,7 +136,7 @@ def consume(
 
     try:
         run_with_client(native, copy)
-    except ValueError as error:  # an unknown partition
+    except ValueError as error:  # for an unknown partition
         raise Failure(str(error)) from error
 
 
@@ -144,7 +145,7 @@ async def write_records(
 ) -> int | None:
     """Write records as they arrive, at most `count`.
 
-    Returns how many records of the last list were written if `count` was reached, else None.
+    Returns the number of records of the last list that were written if `count` was reached, otherwise None.
     """
     left = count
     with Progress(topic, enabled=not sys.stdout.isatty()) as progress:
@@ -160,7 +161,7 @@ async def write_records(
 
 
 def line_format(end: bytes, key_end: bytes | None) -> Lines:
-    """Return a function that formats a record as its value and `end`, prefixed by key and `key_end` if that is set."""
+    """Return a function that formats a record as its value and `end`, after the key and `key_end` if that is set."""
     between = key_end or b""
 
     def values(records: "Sequence[ConsumedRecord]") -> bytes:

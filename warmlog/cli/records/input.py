@@ -1,9 +1,9 @@
 """Standard input of `produce`: bytes split into lines, and lines parsed into records.
 
 1. No byte is lost or changed: nothing is decoded, a carriage return is part of its line, an empty line is an empty
-   value. A last line without a separator counts; after the last separator there is no further line.
+value. A last line without a separator is a line; no line follows the last separator.
 2. Chunks are split as a whole: a million lines take a fraction of a second. Only lines with keys or JSON are parsed
-   one by one.
+individually.
 3. A line is returned as soon as it is complete, for interactive use.
 4. Memory is bounded: a line longer than `max_line_bytes` is an error.
 5. An invalid line ends the input, with the reason in `failure`; the records before it are returned.
@@ -17,23 +17,23 @@ from typing import Any, TypeAlias
 from warmlog.cli.failure import Failure
 from warmlog.cli.records.record_json import Headers, RecordInput, parse_record
 
-CHUNK_BYTES = 1 << 18  # a pipe returns at most 64 KiB; for files larger chunks are no faster
+CHUNK_BYTES = 1 << 18  # a pipe returns at most 64 KiB; larger chunks would not be faster for files
 
 # `ready` ends after this many bytes, so that their records are acknowledged and counted.
 ROUND_BYTES = 1 << 24
 
-# A parsed line: a value, a (key, value), or a record.
+# A parsed line: a value, a pair (key, value), or a record.
 Item: TypeAlias = bytes | tuple[bytes, bytes] | RecordInput
 Parse: TypeAlias = Callable[[bytes], Any]
 
 
 class LineSplitter:
-    """Split chunks of bytes into lines at a separator of one byte."""
+    """Splits chunks of bytes into lines at a separator of one byte."""
 
     def __init__(self, separator: bytes, *, max_line_bytes: int) -> None:
         self._separator = separator
         self._max_line_bytes = max_line_bytes
-        self._begun: list[bytes] = []  # pieces of the incomplete line, joined once
+        self._begun: list[bytes] = []  # pieces of the incomplete line, joined when it is complete
         self._begun_size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -59,8 +59,8 @@ class LineSplitter:
 class RecordInputStream:
     """Records read from a descriptor.
 
-    Wait until it is readable, then iterate over `ready()`, until `at_end`. `parse` None: each line is a value.
-    `advance(lines, bytes)` is called for each chunk.
+    Wait until the descriptor is readable, then iterate over `ready()`; repeat until `at_end`. If `parse` is None, each
+    line is a value. `advance(lines, bytes)` is called for each chunk.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RecordInputStream:
 def line_parser(
     *, as_json: bool, key_separator: bytes | None, key: bytes | None, headers: Headers
 ) -> Callable[[bytes], Item] | None:
-    """Return the parser of lines, or None if each is a value. `key`, `headers`: from the command line."""
+    """Return the parser of lines, or None if each line is a value. `key`, `headers`: from the command line."""
     if as_json:
         return lambda line: complete(parse_record(line), key, headers)
     if key_separator is not None:
@@ -133,7 +133,7 @@ def line_parser(
 
 
 def complete(record: RecordInput, key: bytes | None, headers: Headers) -> RecordInput:
-    """Add the command line's key to a record without one, and the command line's headers after its own."""
+    """Add the command line's key to a record without a key, and the command line's headers after its own headers."""
     return record._replace(key=key if record.key is None else record.key, headers=(*record.headers, *headers))
 
 

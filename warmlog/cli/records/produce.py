@@ -1,7 +1,7 @@
 """`warmlog produce`: send standard input to a topic.
 
 1. Records read so far are acknowledged before the command waits for more input.
-2. After an error or Ctrl-C it prints how many records are known to be stored.
+2. After an error or Ctrl-C the command prints the number of records that are known to be stored.
 """
 
 import os
@@ -147,7 +147,7 @@ async def store(client: "AsyncClient", stream: RecordInputStream, stored: "Store
             summary = await client.produce_many(
                 stored.topic, messages(stream), partition=partition, on_stored=stored.count
             )
-        except ValueError as error:  # an unknown partition, a timestamp out of range
+        except ValueError as error:  # for an unknown partition, or a timestamp out of range
             raise Failure(str(error)) from error
         stored.add(summary)
     if stream.failure is not None:
@@ -167,7 +167,7 @@ def messages(stream: RecordInputStream) -> Iterator[Any]:
     from warmlog.client import Message
 
     if stream.as_values:
-        return stream.ready()  # unchanged: no call per line
+        return stream.ready()  # passed on unchanged, without a call per line
     return (
         Message(item.value, item.key, item.headers, item.timestamp, item.partition)
         if type(item) is RecordInput
@@ -177,7 +177,7 @@ def messages(stream: RecordInputStream) -> Iterator[Any]:
 
 
 class Stored:
-    """The acknowledged records: `records` is up to date at any time, the partitions after each `add`."""
+    """The acknowledged records. `records` is always up to date, the partitions only after each `add`."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -197,7 +197,7 @@ class Stored:
             self._partitions[part.partition] = part
 
     def known(self) -> str:
-        """Format for people."""
+        """Format the summary as text."""
         return f"{self.records:,} record{'' if self.records == 1 else 's'} stored in {self.topic}"
 
     def as_json(self) -> dict[str, Any]:
@@ -207,6 +207,6 @@ class Stored:
 
 
 def file_size(descriptor: int) -> int | None:
-    """Return the size of a regular file, else None."""
+    """Return the size of a regular file, or None for other files."""
     status = os.fstat(descriptor)
     return status.st_size if S_ISREG(status.st_mode) else None

@@ -9,9 +9,9 @@
 | `headers` | list of `{"key": text, "value": text}` in the record's order, also with `value_base64` or null |
 
 1. The round trip is lossless: reading a printed line gives the same key, value, headers and timestamp.
-2. Reading accepts more: a key or value that is neither text nor null is stored as its JSON text, headers may be one
-   object, and every field is optional. Unknown fields are rejected, so that a misspelled `value` does not create a
-   record without one.
+2. Input may have other forms as well: a key or value that is neither text nor null is stored as its JSON text, headers
+may be one object, and every field is optional. Unknown fields are rejected, so that a misspelled `value` does not
+create a record without a value.
 """
 
 from binascii import b2a_base64
@@ -25,7 +25,7 @@ from warmlog.protocol.request import Int32, Int64
 
 if TYPE_CHECKING:
     from warmlog.client import ConsumedRecord
-    from warmlog.protocol.records.record import Record  # for types only
+    from warmlog.protocol.records.record import Record  # imported only for types
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NULL = Raw(b"null")
@@ -93,7 +93,7 @@ def put_bytes(fields: dict[str, Any], name: str, data: bytes | None) -> dict[str
 
 
 def parse_record(line: bytes) -> RecordInput:
-    """Parse a line of JSON. Raises ValueError with a message for people."""
+    """Parse a line of JSON. Raises ValueError with a message for the user."""
     try:
         fields = DECODER.decode(line)
         return RecordInput(
@@ -115,7 +115,7 @@ def take_headers(fields: list[JsonHeader] | dict[str, Raw] | None) -> Headers:
 
 
 def take_bytes(name: str, raw: Raw, base64: bytes | UnsetType) -> bytes | None:
-    """Return the bytes of a field: text as UTF-8, any other JSON as written."""
+    """Return the bytes of a field: text as UTF-8, any other value as its JSON text."""
     if base64 is not UNSET:
         if raw is not NULL:
             raise ValueError(f"both `{name}` and `{name}_base64` are given; keep one of them")

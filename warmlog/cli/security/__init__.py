@@ -1,1 +1,1 @@
-"""Secure a broker before its first start: certificates, an administrator and ACLs; and read the audit log."""
+"""Secure a broker before its first start with certificates, an administrator and ACLs; read the audit log."""

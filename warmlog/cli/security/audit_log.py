@@ -1,4 +1,4 @@
-"""`warmlog audit-log`: read the audit log of a broker (`warmlog.audit.file`) or of all (`warmlog.audit.topic`)."""
+"""`warmlog audit-log`: read the audit log of one broker (`warmlog.audit.file`) or all (`warmlog.audit.topic`)."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from warmlog.cli.security.audit_topic import read_topic
 AUTHENTICATION = 3002
 EVENT_LOG = 1008
 DENIED = 2
-MAX_SHOWN = 3  # resources shown in the line of an event
+MAX_SHOWN = 3  # maximum resources shown in the line of an event
 
 
 def _time_ms(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -53,7 +53,7 @@ def audit_log(
     failed: bool,
     as_json: bool,
 ) -> None:
-    """Print the events of the audit log FILE and of the older files beside it, oldest first.
+    """Print the events of the audit log FILE and of older files in the same directory, oldest first.
 
     An event is a login, a request refused for lack of permission, or a change. With --topic, the events are those of
     all brokers with warmlog.audit.topic=true; this requires permission to READ the topic __warmlog_audit.
@@ -113,7 +113,7 @@ class _Wanted:
 
 
 def _user(event: dict[str, Any]) -> str:
-    """Return the user of an event; an empty text for an event of the log itself."""
+    """Return the user of an event, or an empty string for an event about the log itself."""
     return str(event["actor"]["user"]["name"]) if "actor" in event else ""
 
 
@@ -138,7 +138,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
                     event = _event(line)
                     if event is not None:
                         yield event
-                    elif line.endswith("\n"):  # otherwise it is still being written
+                    elif line.endswith("\n"):  # otherwise the line is still being written
                         skipped.append(number)
         except OSError as error:
             raise Failure(f"{path}: {error.strerror}") from None
@@ -148,7 +148,7 @@ def _events(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """Return the event in a line; None if it is not an event."""
+    """Return the event in a line, or None if the line is not an event."""
     try:
         event: dict[str, Any] = json.loads(line)
         is_event = all(

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from warmlog.client.consuming.stream import BatchStream
 
 TOPIC: Final = "__warmlog_audit"
-MAX_KNOWN: Final = 50_000  # recent values to detect duplicates by; brokers may send their latest events again
+MAX_KNOWN: Final = 50_000  # recent values, to detect events that brokers have sent again
 
 
 def read_topic(native: str, since_ms: int | None, take: Callable[[str], bool], *, follow: bool) -> None:
     """Pass the value of each record to `take`, which returns whether it is an event. Raises Failure.
 
-    Without `follow`, in order of time, up to the current end; with it, later ones as they arrive. Values that are not
-    events are reported on standard error.
+    Records are passed in order of time up to the current end and, with `follow`, later ones as they arrive. Values that
+    are not events are reported on standard error.
     """
 
     async def copy(client: "AsyncClient") -> None:
@@ -64,7 +64,7 @@ async def _until(
 
 
 async def _follow(client: "AsyncClient", starts: Mapping[int, int], seen: "_Seen", take: Callable[[str], bool]) -> None:
-    """Pass on records from these offsets on, as they arrive."""
+    """Pass on records as they arrive, starting at these offsets."""
     async with client.consume_batches(TOPIC, "end", auto_create=False) as stream:
         for partition, offset in starts.items():
             stream.seek(offset, partition=partition)
@@ -93,7 +93,7 @@ class _Seen:
 
 
 async def _merged(streams: "list[BatchStream]") -> "AsyncIterator[ConsumedRecord]":
-    """Merge streams in order of time, provided each is in that order."""
+    """Merge streams in order of time, provided that each stream is in that order."""
     heads = [head for each in streams if (head := await _Head(each).advanced()) is not None]
     while heads:
         first = min(heads, key=_Head.time)
@@ -116,7 +116,7 @@ class _Head:
         return self.record.timestamp
 
     async def advanced(self) -> "_Head | None":
-        """Return the head advanced to the next record; None if there is none."""
+        """Return the head advanced to the next record, or None if there is none."""
         while (record := next(self._left, None)) is None:
             records = await anext(aiter(self._stream), None)
             if records is None:

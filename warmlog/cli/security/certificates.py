@@ -5,7 +5,7 @@
     DIRECTORY/broker.pem     key and certificate of a broker, for `ssl.keystore.location`
     DIRECTORY/client-X.pem   key and certificate of client X, for `--tls-certificate` and `ssl.keystore.location`
 
-Existing files are never replaced. Keys are P-256: a handshake costs half as much as with RSA.
+Existing files are never replaced. Keys are P-256, with which a handshake takes half as much time as with RSA.
 """
 
 import ipaddress
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
 CA_DAYS: Final = 3650
-CLOCK_SKEW: Final = timedelta(hours=1)  # certificates are valid from before now, since clocks differ
+CLOCK_SKEW: Final = timedelta(hours=1)  # time by which the validity of certificates is backdated, since clocks differ
 MAX_NAME: Final = 64  # maximum length of a common name (RFC 5280, ub-common-name)
 MAX_HOST: Final = 253  # maximum length of a domain name (RFC 1035)
 LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -103,7 +103,7 @@ def make(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         wanted = [(broker_file, broker, names), *[(directory / f"client-{each}.pem", each, ()) for each in clients]]
-        if all(path.exists() for path, _, _ in wanted):  # the CA's key may be kept elsewhere
+        if all(path.exists() for path, _, _ in wanted):  # the CA's key may be stored elsewhere
             return [Made(path, is_new=False) for path, _, _ in wanted]
         authority, made = _authority(directory)
         made += [_signed(path, name, authority, days, of) for path, name, of in wanted]
@@ -118,7 +118,7 @@ def make_authority(directory: Path) -> list[Made]:
         import cryptography as _  # noqa: F401
     except ImportError:
         raise Failure("the package cryptography is missing: pip install 'warmlog[tls]'") from None
-    if (directory / "ca.pem").exists():  # the CA's key may be kept elsewhere
+    if (directory / "ca.pem").exists():  # the CA's key may be stored elsewhere
         return [Made(directory / "ca.pem", is_new=False)]
     return _authority(directory)[1]
 
@@ -132,7 +132,7 @@ def _check_name(name: str) -> None:
 
 
 def own_hosts() -> list[str]:
-    """Return the names by which clients on this machine and in its network reach it."""
+    """Return the names by which clients reach this machine, locally and from its network."""
     return sorted({"localhost", "127.0.0.1", "::1", socket.gethostname()})
 
 
@@ -191,7 +191,7 @@ def _authority(directory: Path) -> tuple[Authority, list[Made]]:
 
 
 def is_issued(broker_file: Path, ca: Path) -> bool:
-    """Return whether a certificate was issued by one in `ca`, possibly through others in its file. Raises OSError."""
+    """Return whether a certificate was issued by one in `ca`, perhaps through others in its file. Raises OSError."""
     from cryptography import x509
 
     try:

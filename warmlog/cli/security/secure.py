@@ -2,16 +2,16 @@
 
     DATA-secrets/        beside the data directory, in which Kafka allows no other directories; or --secrets-dir
         ca.pem, ca-key.pem, broker.pem    see `certificates`
-        admin.password                    of the user admin, who may do everything
-        broker.password                   of the user as which brokers of a cluster log in to each other
+        admin.password                    password of the user admin, who has all permissions
+        broker.password                   password of the user as which brokers of a cluster log in to each other
         admin.properties                  configures Kafka's clients and tools to log in as admin; written last
         audit.jsonl                       the audit log: logins, refused requests and changes
 
-Each start creates missing files and keeps the others, so an interrupted start is completed by the next one.
+Each start creates missing files and does not change existing ones, so the next start completes an interrupted one.
 
 The brokers of a cluster on etcd share their secrets: `warmlog cluster secrets` creates them, and each broker gets a
-copy, and a certificate of its own, broker-ID.pem, unless there is a broker.pem for all. A broker with a new data
-directory adds the users to the cluster, whose existing users are kept.
+copy, and its own certificate broker-ID.pem, unless there is a broker.pem for all. A broker with a new data directory
+adds the users to the cluster, but does not change existing users.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Secured(NamedTuple):
     """The result of `secure`.
 
     `assignments`: settings as `KEY=VALUE`, applied before those of the command line. `properties`: the file for
-    clients. `is_new`: whether this start created it. `native`: the address for commands, if it is not the default.
+    clients. `is_new`: whether this start created that file. `native`: the address for commands, if not the default.
     """
 
     assignments: tuple[str, ...]
@@ -132,7 +132,7 @@ def secure(
 
 
 def _certified(directory: Path, member: int | None, hosts: Sequence[str], *, must_be_issued: bool) -> Path:
-    """Return the file of the broker's certificate, created if it is missing; warn if it does not fit.
+    """Return the file of the broker's certificate, and create it if it is missing; warn if it is unsuitable.
 
     `member`: the id of a broker in a cluster on etcd. `must_be_issued`: require that ca.pem, which the other brokers
     trust, issued it. Raises CannotStart, Failure.
@@ -167,9 +167,9 @@ def _certified(directory: Path, member: int | None, hosts: Sequence[str], *, mus
 
 
 def make_shared(directory: Path, hosts: Sequence[str]) -> bool:
-    """Create the missing ones of the secrets that brokers of a cluster share; return whether there were any.
+    """Create the missing secrets that brokers of a cluster share; return whether any were missing.
 
-    `hosts`: the names in one certificate for all brokers; without it, each broker creates its own. Raises Failure.
+    `hosts`: the names in one certificate for all brokers; without them, each broker creates its own. Raises Failure.
     """
     directory = directory.absolute()
     properties = directory / f"{ADMIN}.properties"
@@ -237,7 +237,7 @@ def _check_shared(directory: Path) -> None:
 
 
 def _hosts(settings: "Settings", *addresses: str) -> list[str]:
-    """Return the names and addresses by which clients may call the broker. Raises CannotStart."""
+    """Return the names and addresses by which clients may reach the broker. Raises CannotStart."""
     try:
         given = [parse_address(each)[0] for each in addresses if each != "none"]
         advertised = parse_listeners("advertised.listeners", settings.advertised_listeners)

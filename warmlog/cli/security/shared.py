@@ -22,8 +22,8 @@ def make(directory: Path, hosts: tuple[str, ...]) -> None:
     """Make a certificate authority and the passwords of the users admin and broker in DIRECTORY.
 
     Copy the directory to each broker of the cluster, and start it there with `warmlog serve --secure --secrets-dir
-    DIRECTORY`. A second run makes only missing files. Clients need ca.pem and admin.properties. ca-key.pem is needed
-    only by a broker that makes its own certificate, until it has done so.
+    DIRECTORY`. A second run creates only missing files. Clients need ca.pem and admin.properties. ca-key.pem is needed
+    only by a broker that creates its own certificate, until it has done so.
     """
     is_new = make_shared(directory, hosts)
     print_line(f"{directory}  {'made' if is_new else 'kept'}")

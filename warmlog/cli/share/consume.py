@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from warmlog.client import AsyncClient, Job, ShareStart, ShareStream
 
-REJECTED_STATUS = 65  # EX_DATAERR of sysexits.h: the input is wrong, so another attempt would also fail
+REJECTED_STATUS = 65  # EX_DATAERR of sysexits.h: the input is invalid, so a retry would also fail
 NOT_STARTED_STATUSES = (126, 127)  # exit statuses of a shell whose command cannot be executed or does not exist
 
 
@@ -79,10 +79,10 @@ def consume(
     accepted, because the member stopped or its lock expired, is delivered again.
 
     With --exec a job is accepted if the command exits with status 0. Status 65 rejects it: it is not delivered again,
-    or becomes a dead letter. After any other status it is released, and delivered again; after 126 or 127, with which
-    the shell reports that it could not start the command, the member also stops. The command has the record's
-    position in WARMLOG_TOPIC, WARMLOG_PARTITION and WARMLOG_OFFSET, its key in WARMLOG_KEY if that is text, and the
-    number of deliveries in WARMLOG_DELIVERIES.
+    or becomes a dead letter. After any other status it is released, and delivered again. After 126 or 127, by which
+    the shell reports that it could not start the command, the member also stops. The environment of the command has
+    the record's position in WARMLOG_TOPIC, WARMLOG_PARTITION and WARMLOG_OFFSET, its key in WARMLOG_KEY if it is
+    text, and the number of deliveries in WARMLOG_DELIVERIES.
     """
     if program is not None and (as_json or zero_terminated):
         raise click.UsageError("--exec cannot be combined with --json or --zero-terminated.")
@@ -135,7 +135,7 @@ class _Workers:
             tasks.cancel()
 
     async def _next(self) -> "Job | None":
-        """Return the next job; None if there are no more."""
+        """Return the next job, or None if there are no more."""
         import anyio
 
         if self._left == 0:
@@ -189,7 +189,7 @@ async def _run_command(program: str, value: bytes, environment: dict[str, str]) 
 
 
 def _text(key: bytes | None) -> str | None:
-    """Return a key as the value of an environment variable; None if it cannot be one."""
+    """Return a key as the value of an environment variable, or None if that is impossible."""
     if key is None or b"\0" in key:
         return None
     try:

@@ -1,7 +1,7 @@
 """`warmlog share dead-letters` and `redrive`: records that a share group gave up (KIP-1191).
 
-A dead letter names its record in headers, and has the record's key and value if the group copies them. The record
-itself is preferred while its topic still has it, since it has its own headers.
+A dead letter names its record in headers, and has the record's key and value if the group copies them. While its topic
+still has the record, the record itself is preferred, since it has its original headers.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PREFIX = "__dlq.errors."
 REDRIVE_GROUP = "warmlog-redrive"
 AT_ONCE = 100  # dead letters processed together
-MAX_GAP = 1_000  # gaps of up to this many records are read rather than skipped
+MAX_GAP = 1_000  # gaps of up to this many records are read instead of skipped
 COLUMNS = (
     Column("offset", number=True),
     Column("group"),
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter: its position, the record it stands for, and why the group gave that up."""
+    """A dead letter: its position, the record that it represents, and the reason why the group gave up the record."""
 
     letter: "ConsumedRecord"
     topic: str
@@ -47,12 +47,12 @@ class DeadLetter(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The record, as topic, partition and offset."""
+        """The position of the record: topic, partition and offset."""
         return f"{self.topic}-{self.partition}@{self.offset}"
 
 
 def parsed(record: "ConsumedRecord") -> DeadLetter | None:
-    """Read the headers of a dead letter; None for a record that is not one."""
+    """Parse the headers of a dead letter, or return None if the record is not a dead letter."""
     fields = {name.removeprefix(PREFIX): value for name, value in record.headers if name.startswith(PREFIX)}
     try:
         return DeadLetter(
@@ -118,8 +118,8 @@ def _form(letter: DeadLetter) -> dict[str, Any]:
 def redrive(topic: str, group: str | None, target: str | None, dry_run: bool, native: str, as_json: bool) -> None:
     """Produce the records of dead letters again, so that they are delivered as new records.
 
-    Every group that reads the topic gets them, not only the one that gave them up: choose another topic with --to if
-    that matters. The consumer group warmlog-redrive stores which dead letters are done, so that another call continues
+    Every group that reads the topic gets them, not only the one that gave them up: choose another topic with --to to
+    avoid that. The consumer group warmlog-redrive stores which dead letters are done, so that the next call continues
     after them; dead letters of groups other than --group also count as done. If the command is interrupted, the next
     call produces up to 100 records a second time.
 
@@ -239,6 +239,6 @@ async def _read(client: "AsyncClient", topic: str, partition: int, wanted: deque
                     break
                 if wanted[0] > record.offset + MAX_GAP:
                     stream.seek(wanted[0], partition=partition)
-    except (UnknownTopicError, ValueError):  # no such topic or partition
+    except (UnknownTopicError, ValueError):  # for an unknown topic or partition
         pass
     return records

@@ -54,7 +54,7 @@ def reset(
 ) -> None:
     """Set the start offsets of a share group to an end of the log, an offset or a time.
 
-    Records from there on are delivered as if for the first time. The group must have no members.
+    Records from that offset on are delivered as if for the first time. The group must have no members.
     """
     if partitions and len(topics) != 1:
         raise click.UsageError("--partition needs exactly one --topic.")
@@ -69,7 +69,7 @@ def reset(
 
     try:
         changes = run_with_client(native, run)
-    except ValueError as error:  # an unknown partition
+    except ValueError as error:  # for an unknown partition
         raise Failure(str(error)) from error
     if as_json:
         print_json(*({"group": group, **change._asdict(), "changed": not dry_run} for change in changes))
