@@ -27,14 +27,14 @@ def scan(
     columns: Iterable[str] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> "pa.RecordBatchReader":
-    """Return a reader of the records now in a topic, one partition after the other, in order of offsets.
+    """Return a reader of the current records of a topic, partition by partition, in offset order.
 
-    `topic`: one, or several separated by commas; None if the options have `assign` or `subscribePattern`.
+    `topic`: one or several topics, separated by commas; None if the options have `assign` or `subscribePattern`.
 
     Batches of a few megabytes are read on demand. Omitted columns are not decoded.
 
-    `path`: a data directory of warmlog, Kafka or a mirror, or several separated by commas. `bootstrap`: `host:port` of
-    a broker's native listener, used if there is no path. `columns`: any of key, value, topic, partition, offset,
+    `path`: one or several data directories of warmlog, Kafka or a mirror, separated by commas. `bootstrap`: `host:port`
+    of a broker's native listener, used if there is no path. `columns`: any of key, value, topic, partition, offset,
     timestamp, timestampType and headers; all by default. `options`: options of the data source, such as
     startingTimestamp, endingOffsets or isolationLevel, named as in `docs/pipeline/source.md`.
 

@@ -1,7 +1,8 @@
-"""Choose which compiled modules to use: none with WARMLOG_PURE=1, and in a checkout none older than their sources.
+"""Choose the compiled modules to use: none with WARMLOG_PURE=1, and in a checkout none older than its sources.
 
-Python itself prefers a library to the source beside it, however old. mypyc's modules call each other directly, so all
-or none of them are used. Modules without a Python source are then missing, and their callers do without them.
+Python prefers a library to the source beside it, even if the library is older. mypyc's modules call each other
+directly, so either all or none of them are used. Without them, modules that have no Python source are missing, and
+their callers use other code.
 """
 
 import os
@@ -24,7 +25,7 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module's source; None for modules not handled here. Raises ModuleNotFoundError."""
+        """Return the spec of a module's source, or None for modules not handled here. Raises ModuleNotFoundError."""
         del target  # a hint for reloads
         if path is None or not name.startswith("warmlog.") or not (self._names is None or name in self._names):
             return None
@@ -68,7 +69,7 @@ def _files(root: str) -> Iterator[os.DirEntry[str]]:
 
 
 def choose() -> None:
-    """Make later imports use the right libraries. Called once, before any is loaded."""
+    """Make later imports use the chosen libraries. Call it once, before any of them is loaded."""
     if os.environ.get("WARMLOG_PURE", "") not in {"", "0"}:
         sys.meta_path.insert(0, SourceFinder(None))
     elif os.path.exists(os.path.join(ROOT, "setup.py")) and os.path.isdir(os.path.join(ROOT, "broker")):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 FREE_PORT = "127.0.0.1:0"
-STOP_TIMEOUT_S = 60  # longer than the broker's own deadline for a graceful stop: exceeding it means a hang
+STOP_TIMEOUT_S = 60  # longer than the broker's own deadline for a graceful stop, so exceeding it means a hang
 
 
 class _Running(NamedTuple):
@@ -44,13 +44,13 @@ class _Running(NamedTuple):
 class Broker:
     """A broker in this process; a context manager.
 
-    `data_dir`: directory of the logs, which replaces the first of `log.dirs`; by default that of the settings, else a
-    temporary directory, removed at the end.
+    `data_dir`: directory of the logs, which replaces the first of `log.dirs`; by default that of the settings, or
+    without one a temporary directory, removed at the end.
     `settings`: names as for `warmlog serve --set` (`{"log.segment.bytes": 1 << 20}`). Environment variables are
     ignored, so that a test behaves the same everywhere. `kafka`, `native`, `http`: addresses of the listeners,
     "host:port"; by default a free port of 127.0.0.1. The setting `listeners` replaces the first two.
 
-    Entering raises what `warmlog serve` reports: SettingError (`warmlog.broker.settings.types`), StartError
+    Entering raises the errors that `warmlog serve` reports: SettingError (`warmlog.broker.settings.types`), StartError
     (`warmlog.broker.start_errors`).
     Leaving raises the error of a broker that crashed. Call all methods from one thread.
     """
@@ -108,8 +108,8 @@ class Broker:
         return self._running.addresses
 
     def start(self) -> None:
-        """Start, and return when all listeners accept. Entering the context calls it."""
-        from warmlog.broker.settings.loading import load_settings  # imported here: see 1 above
+        """Start, and return when all listeners accept connections. Entering the context calls it."""
+        from warmlog.broker.settings.loading import load_settings  # imported here because of invariant 1
 
         if self._thread is not None:
             raise RuntimeError("the broker is running")
@@ -132,7 +132,7 @@ class Broker:
             raise
 
     def stop(self) -> None:
-        """Stop as SIGTERM does, and wait for the end. Stopping twice is allowed.
+        """Stop as on SIGTERM, and wait for the end. Stopping twice is allowed.
 
         The data is kept. Raises the error of a broker that crashed.
         """
@@ -174,7 +174,7 @@ class Broker:
 
 
 def _text(value: object) -> str:
-    """Return a setting as `--set NAME=VALUE` writes it."""
+    """Return a setting in the form of `--set NAME=VALUE`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

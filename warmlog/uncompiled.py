@@ -1,4 +1,4 @@
-"""Replace `cython` in modules that Cython compiles while they run as Python: its types and decorators do nothing.
+"""Replace `cython` while modules that Cython can compile run as Python: its types and decorators do nothing.
 
 Such a module begins with
 
@@ -7,8 +7,8 @@ Such a module begins with
     if cython.compiled:
         import cython
 
-which Cython reads as its own `cython` from there on. A block `if cython.compiled:` is only compiled; the rest runs
-either way, so it must not rely on numbers that would wrap in C.
+which makes Cython use its own `cython` in the rest of the module. A block `if cython.compiled:` is only compiled; all
+other code also runs as Python, so it must not rely on numbers that would wrap in C.
 """
 
 from typing import Any, TypeVar

@@ -28,13 +28,13 @@ from warmlog.inspect.kraft import METADATA_DIRECTORY, MetadataLog
 from warmlog.inspect.metadata import JOURNAL_SUFFIX, METADATA_STORE, StoredMetadata
 from warmlog.protocol.errors import ProtocolError
 
-NODES = "nodes"  # the directories of the nodes of `serve --nodes`, beside their store
-TRIES = 20  # attempts to copy a store while it is not written
+NODES = "nodes"  # the nodes' directories of `serve --nodes`, beside their store
+TRIES = 20  # attempts to copy a store without a concurrent write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTopic:
-    """A topic in a store. `replicas`: numbers of replicas, for partitions that have several."""
+    """A topic in a store. `replicas`: numbers of replicas of partitions with several replicas."""
 
     topic_id: str
     partitions: int
@@ -42,7 +42,7 @@ class KnownTopic:
 
 
 def data_directories(path: str) -> list[Path]:
-    """Return the data directories of a path, which may be separated by commas or belong to nodes of `serve --nodes`."""
+    """Return the data directories in a path: several separated by commas, or those of nodes of `serve --nodes`."""
     given = [Path(path)] if Path(path).exists() else [Path(part.strip()) for part in path.split(",") if part.strip()]
     directories: list[Path] = []
     for directory in given:
@@ -82,7 +82,7 @@ def _version(path: Path) -> tuple[str, int, int]:
     return path.name, stat.st_size, stat.st_mtime_ns
 
 
-@lru_cache(maxsize=8)  # streams call this for each micro-batch
+@lru_cache(maxsize=8)  # cached, since streams call this for each micro-batch
 def _cached(store: Path, _version: tuple[tuple[str, int, int], ...]) -> Mapping[str, KnownTopic]:
     try:
         if store.name == METADATA_STORE:
@@ -150,5 +150,5 @@ def _of_kafka(store: Path) -> Mapping[str, KnownTopic]:
 
 
 def missing_partitions(topic: KnownTopic, present: Iterable[int]) -> list[int]:
-    """Return the partitions of a topic that are not among these."""
+    """Return the partitions of a topic that are not among the given ones."""
     return sorted(set(range(topic.partitions)) - set(present))

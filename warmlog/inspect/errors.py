@@ -8,7 +8,7 @@ class InspectError(Exception):
 class MissingDirectoryError(InspectError):
     """A directory does not exist on this machine.
 
-    It may not be mounted here. A partition deleted from an existing data directory does not raise this.
+    It may not be mounted. A partition deleted from an existing data directory does not raise this error.
     """
 
 

@@ -15,14 +15,14 @@ class Finding(NamedTuple):
     position: int | None = None
 
     def line(self) -> str:
-        """Format as one line for people."""
+        """Format the finding as one line of text."""
         where = "" if self.position is None else f" at position {self.position}"
         return f"{self.path}{where}: {self.what}"
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Totals so far. `size`: bytes of the logs. `served`: directories that a running broker serves."""
+    """Totals so far. `size`: bytes of the logs. `served`: directories served by a running broker."""
 
     partitions: int = 0
     segments: int = 0

@@ -1,8 +1,8 @@
 """The offset and time index of a segment: entries, zero padding and lookups.
 
-An index file is read whole, up to its last allocated block, and never mapped: accessing a mapping of a file that
-shrinks kills the process. An entry is a hint. The file of an active segment ends in zero padding, and after a crash in
-arbitrary bytes, so callers validate an entry against the log before they use it.
+An index file is read completely, up to its last allocated block, and never mapped: accessing a mapping of a file that
+shrinks kills the process. An entry is a hint. The file of an active segment ends with zero padding, and after a crash
+with arbitrary bytes, so callers validate an entry against the log before they use it.
 
 Formats: `broker.log.index.offset`, `broker.log.index.time`.
 """
@@ -29,7 +29,7 @@ class IndexEntries:
     """
 
     def __init__(self, data: bytes, kind: type[OffsetIndex | TimeIndex], *, size: int) -> None:
-        """Decode `data`: a file of `size` bytes, or its beginning if only zeros follow."""
+        """Decode `data`: a file of `size` bytes, or its first part if only zeros follow."""
         self.stride = kind.entry.size
         whole = size // self.stride
         used = -(-_unpadded_size(data[: whole * self.stride]) // self.stride)
@@ -56,12 +56,12 @@ class IndexEntries:
 
     @property
     def used_size(self) -> int:
-        """Bytes of the entries in use."""
+        """Size of the entries in use, in bytes."""
         return self._count * self.stride
 
     @property
     def whole_size(self) -> int:
-        """Bytes of entries and padding."""
+        """Size of entries and padding, in bytes."""
         return self.used_size + self.padding * self.stride
 
 
@@ -86,7 +86,7 @@ class IndexedTime(NamedTuple):
 
 
 class OffsetEntries(IndexEntries):
-    """A segment's offset index, searchable; empty if there is no file."""
+    """A searchable offset index of a segment; empty if there is no file."""
 
     def __init__(self, log_path: str, base_offset: int) -> None:
         data, size = _index_beside(log_path, OFFSET_INDEX_SUFFIX)
@@ -102,12 +102,12 @@ class OffsetEntries(IndexEntries):
         return bisect_left(range(len(self)), offset, key=lambda slot: self[slot].last_offset) - 1
 
     def slot_at_position(self, position: int) -> int:
-        """Return the slot of the first entry at or past the position, or the number of entries."""
+        """Return the slot of the first entry at or after the position, or the number of entries."""
         return bisect_left(range(len(self)), position, key=lambda slot: self[slot].position)
 
 
 class TimeEntries(IndexEntries):
-    """A segment's time index, searchable; empty if there is no file."""
+    """A searchable time index of a segment; empty if there is no file."""
 
     def __init__(self, log_path: str, base_offset: int) -> None:
         data, size = _index_beside(log_path, TIME_INDEX_SUFFIX)
@@ -119,13 +119,13 @@ class TimeEntries(IndexEntries):
         return IndexedTime(timestamp, self._base_offset + relative)
 
     def last_before(self, timestamp: int) -> IndexedTime | None:
-        """Return the last entry with an earlier timestamp; the first record at or past the time follows its offset."""
+        """Return the last entry with an earlier timestamp; the first record at or after the time follows its offset."""
         slot = bisect_left(range(len(self)), timestamp, key=lambda slot: self[slot].timestamp) - 1
         return self[slot] if slot >= 0 else None
 
 
 def _index_beside(log_path: str, suffix: str) -> tuple[bytes, int]:
-    """Read the index beside a log file, which may carry a suffix such as `.swap`; return as `_read_index`."""
+    """Read the index beside a log file, which may have a suffix such as `.swap`; return the same as `_read_index`."""
     stem, _, state = log_path.rpartition(LOG_SUFFIX)
     try:
         return _read_index(Path(f"{stem}{suffix}{state}"))
@@ -144,7 +144,7 @@ def _read_index(path: Path) -> tuple[bytes, int]:
 
 
 def _pread(descriptor: int, size: int) -> bytes:
-    """Read from the beginning; return less than `size` if the file has become shorter."""
+    """Read from the start of the file; return fewer than `size` bytes if the file has become shorter."""
     parts, at = [], 0
     while at < size and (part := os.pread(descriptor, size - at, at)):
         parts.append(part)

@@ -1,7 +1,7 @@
 """Read the topics of a Kafka node from its metadata log, `__cluster_metadata-0`.
 
     snapshot    <offset>-<epoch>.checkpoint: all metadata before an offset, as record batches
-    log         the changes from there on, as in any other partition
+    log         the changes from that offset on, as in any other partition
 
 A record's value is an unsigned varint 1, an API key and a version as unsigned varints, then the fields.
 
@@ -76,11 +76,11 @@ def _values(directory: Path) -> Iterator[bytes]:
         except ProtocolError:
             if following is not None:
                 raise
-            return  # a batch is being written
+            return  # the last batch is still being written
 
 
 class _Fields:
-    """Reads the fields of a record one after the other. Raises ValueError, struct.error past its end."""
+    """Reads the fields of a record in sequence. Raises ValueError; struct.error beyond the end of the record."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -23,17 +23,17 @@ from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import BatchHeader, read_header, verify_crc
 from warmlog.protocol.records.layout import HEADER_SIZE
 
-WINDOW_BYTES = 4 << 20  # from 1 MiB on, reading is cheap compared with decoding
-SCAN_WINDOW_BYTES = 64 << 10  # a few index intervals, for lookups and headers
-LISTINGS = 100  # listings until two agree; a broker renames every few seconds, a listing takes microseconds
+WINDOW_BYTES = 4 << 20  # with 1 MiB or more, reading is cheap compared with decoding
+SCAN_WINDOW_BYTES = 64 << 10  # window of a few index intervals, for lookups and headers
+LISTINGS = 100  # maximum listings until two agree; a broker renames every few seconds, a listing takes microseconds
 _SWAPPED = f"{LOG_SUFFIX}{SWAP_SUFFIX}"
 
 
 class DamageError(Exception):
-    """From `position` on, a log file holds no whole batch; `str()` says why.
+    """A log file has no whole batch from `position` on; `str()` is the reason.
 
-    `zeros`: only zeros follow, as in a preallocated file. `cut`: the file ends inside a batch, as after a crash or
-    while a broker is writing it.
+    `zeros`: whether only zeros follow, as in a preallocated file. `cut`: whether the file ends inside a batch, as after
+    a crash or while a broker is writing it.
     """
 
     def __init__(self, position: int, reason: str, *, zeros: bool, cut: bool) -> None:
@@ -86,7 +86,7 @@ class LogFile:
         for at, header in walk_headers(self._file, position, min(end, self.size), self._chunk_bytes):
             yield at, header
             position = at + header.size
-        if position < end:  # a batch that reaches past the end or is cut off
+        if position < end:  # a batch that extends beyond the end or is truncated
             yield position, self.header(position)
 
     def scan(self) -> Iterator[StoredBatch]:
@@ -171,8 +171,8 @@ class Segment:
 def list_segments(directory: str) -> list[Segment]:
     """List the segments in use, by base offset. Raises FileNotFoundError, SegmentGoneError, OSError.
 
-    A listing concurrent with a rename may show the old name, the new one or neither, and an omitted segment would
-    appear deleted. So a listing is valid only if all its files exist and the next listing agrees with it.
+    A listing concurrent with a rename may contain the old name, the new one or neither, and an omitted segment would
+    appear deleted. So a listing is valid only if all its files exist and the next listing is the same.
     """
     names = _log_names(directory)
     for _ in range(LISTINGS):
@@ -189,7 +189,7 @@ def _log_names(directory: str) -> set[str]:
 
 
 def _existing_segments(directory: str, names: set[str]) -> list[Segment] | None:
-    """Return the segments of these names; None if a file has disappeared.
+    """Return the segments with these names, or None if a file has disappeared.
 
     While compaction replaces segments, the new one may exist only under its `.swap` name.
     """

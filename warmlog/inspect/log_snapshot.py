@@ -1,8 +1,8 @@
 """Read a snapshot of a log from a partition's directory for `log explain`, with or without a running broker.
 
 Nothing is written, and no lock is taken. The indexes of sealed segments are validated when they are used, as in a
-broker. The last segment may be active, or may have been active when its broker was killed: its index files can end in
-a hole or in zeros, and its last batch can be incomplete. Batches after the last index entries are found by walking the
+broker. The last segment may be active, or may have been active when its broker was killed: its index files can end with
+a hole or zeros, and its last batch can be incomplete. Batches after the last index entries are found by walking the
 headers, as after a clean stop.
 """
 
@@ -86,10 +86,10 @@ def _checkpointed_start(disk: ObservedDisk, directory: Path) -> int:
 
 
 class _End:
-    """Find the end of the last segment and the index entries in use."""
+    """Finds the end of the last segment, and the index entries in use."""
 
     def __init__(self, disk: ObservedDisk, segment: Segment, index_interval_bytes: int) -> None:
-        self.fault: str | None = None  # reason why its indexes cannot be used
+        self.fault: str | None = None  # reason why the segment's indexes cannot be used
         self._disk = disk
         self._segment = segment
         self._config = LogConfig(index_interval_bytes=index_interval_bytes, segment_index_bytes=MAX_INDEX_BYTES)

@@ -14,7 +14,7 @@ from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.batch import BatchHeader
 from warmlog.protocol.records.reader import offsets_and_times
 
-ENTRIES_TRIED = 16  # entries checked backwards from the target; an index with more wrong entries is not used
+ENTRIES_TRIED = 16  # maximum entries checked backwards from the target; an index with more wrong entries is not used
 
 
 def confirmed_entries(file: LogFile, entries: OffsetEntries, slot: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -30,7 +30,7 @@ def confirmed_entries(file: LogFile, entries: OffsetEntries, slot: int) -> Itera
 
 
 def position_of(file: LogFile, segment: Segment, offset: int, end: int) -> int:
-    """Return the position of the batch that holds the offset, else of the first one after it, else `end`.
+    """Return the position of the batch with the offset, or of the first batch after it, or `end` without one.
 
     A broken header ends the search; reading from the returned position will report it.
     """
@@ -52,7 +52,7 @@ def position_of(file: LogFile, segment: Segment, offset: int, end: int) -> int:
 def position_after_damage(file: LogFile, segment: Segment, position: int, end: int) -> int:
     """Return the position of the next readable batch after a damaged one, or `end`.
 
-    It is the end stated by the damaged batch, if a later batch begins there, else the next batch in the index.
+    It is the end stated by the damaged batch if a later batch begins there, otherwise the next batch in the index.
     """
     try:
         damaged = file.header(position)
@@ -70,14 +70,14 @@ def position_after_damage(file: LogFile, segment: Segment, position: int, end: i
 
 
 def may_hold(header: BatchHeader, timestamp_ms: int) -> bool:
-    """Return whether a batch may hold a record at or past the time, by its header alone."""
+    """Return whether a batch may hold a record at or after the time, using only its header."""
     return header.max_timestamp >= timestamp_ms or header.has_invalid_max_timestamp
 
 
 def first_offset_at_time(
     segments: Sequence[Segment], size_of: Callable[[Segment], int], timestamp_ms: int, start_offset: int
 ) -> int | None:
-    """Return the offset of the first record at or past a time, as Kafka's ListOffsets does; None if all are earlier.
+    """Return the offset of the first record at or after a time, like Kafka's ListOffsets, or None if all are earlier.
 
     `size_of`: readable bytes of a segment. Raises InspectError if a batch that must be opened is damaged,
     SegmentGoneError, OSError.
@@ -93,7 +93,7 @@ def first_offset_at_time(
 
 
 def _is_earlier(segment: Segment, timestamp_ms: int) -> bool:
-    """Return whether a sealed segment ends before a time, by its last time index entry and the headers after it."""
+    """Return whether a sealed segment ends before a time, using its last time index entry and the headers after it."""
     entries = TimeEntries(segment.path, segment.base_offset)
     if not len(entries) or entries[len(entries) - 1].timestamp >= timestamp_ms:
         return False
@@ -107,7 +107,7 @@ def _is_earlier(segment: Segment, timestamp_ms: int) -> bool:
 
 
 def _confirmed_time(file: LogFile, segment: Segment, entry: IndexedTime, end: int) -> int | None:
-    """Return the position of a time index entry's batch; None if the log does not confirm the entry."""
+    """Return the position of a time index entry's batch, or None if the log does not confirm the entry."""
     position = position_of(file, segment, entry.offset, end)
     try:
         header = file.header(position) if position < end else None
@@ -137,7 +137,7 @@ def _find_time(file: LogFile, segment: Segment, timestamp_ms: int, end: int, sta
 def _first_record(
     buffer: memoryview, start: int, header: BatchHeader, timestamp_ms: int, start_offset: int
 ) -> int | None:
-    """Return the offset in a batch; its first one if the records cannot be read, as in a broker (`time_search`)."""
+    """Return the offset within a batch, or its first offset if records cannot be read, as a broker (`time_search`)."""
     try:
         for offset, timestamp in offsets_and_times(buffer, start, header):
             if timestamp >= timestamp_ms and offset >= start_offset:

@@ -1,8 +1,9 @@
 """Read `metadata.sqlite` without modifying it: check that it is sound, and list its topics.
 
-1. Nothing is written beside it. SQLite creates journals even for reading, so a copy is read: made with SQLite's backup
-   API if the database is in use, else by copying the file and its journal.
-2. SQLite has no checksums: a changed byte in a text is noticed only if the text no longer makes sense.
+1. Nothing is written beside it. SQLite creates journals even for reading, so a copy is read, which is made with
+   SQLite's
+backup API if the database is in use, otherwise by copying the file and its journal.
+2. SQLite has no checksums: a changed byte in a text is detected only if the text becomes invalid.
 """
 
 import shutil
@@ -27,7 +28,7 @@ METADATA_STORE = "metadata.sqlite"
 JOURNAL_SUFFIX = "-wal"
 PAGE_FIELDS = Struct(">16xH10xI")  # page size in bytes (1: 65,536), number of pages
 NO_NODE = -1  # for reading without a node's deleted topics
-MAX_FAULTS = 20  # faults reported for one file
+MAX_FAULTS = 20  # maximum faults reported for one file
 
 
 class StoredMetadata:
@@ -66,7 +67,7 @@ class StoredMetadata:
             self.deleting = {name for name, topic in known if not topic.is_live}
 
     def findings(self) -> Iterator[Finding]:
-        """Report faults of the store itself."""
+        """Report faults of the store."""
         for fault in self._faults:
             yield Finding(self.path, fault)
         for topic in (self.topics or {}).values():
@@ -83,7 +84,7 @@ class StoredMetadata:
 
 
 def size_faults(path: Path) -> list[str]:
-    """Check that a database without a journal has the size in its header, which SQLite does not. Raises OSError.
+    """Check that a database without a journal has the size in its header; SQLite does not check it. Raises OSError.
 
     Source: https://www.sqlite.org/fileformat2.html, 1.3.
     """

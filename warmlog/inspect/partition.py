@@ -1,7 +1,7 @@
 """Read a partition's directory beside a broker that may be rolling, deleting or compacting it.
 
-The last segment may be growing and may end in half a batch. It is readable up to its last whole batch with a valid CRC;
-a damaged batch followed by sound ones is not its end but damage, which reading reports.
+The last segment may be growing and may end with an incomplete batch. It is readable up to its last whole batch with a
+valid CRC. A damaged batch followed by valid ones is not its end but damage, which reading reports.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ class StoredPartition:
     """A partition's directory.
 
     `log_start`, `flushed_end`, `high_watermark`: offsets from the checkpoints beside it, or None. Records from the high
-    watermark on are not read: they may not be on all in-sync replicas. It is None without other replicas, since the
-    checkpoint is then older than the log.
+    watermark on are not read: they may not be on all in-sync replicas. It is None if there are no other replicas, since
+    the checkpoint is then older than the log.
 
     Segments and everything derived from them are read once, at first use.
     """
@@ -63,7 +63,7 @@ class StoredPartition:
 
     @cached_property
     def topic_id(self) -> str | None:
-        """The topic id in URL-safe base64; None if `partition.metadata` is missing or unreadable."""
+        """The topic id in URL-safe base64, or None if `partition.metadata` is missing or unreadable."""
         return stored_topic_id(self.directory)
 
     @cached_property
@@ -101,19 +101,19 @@ class StoredPartition:
         return end if first_open is None else min(end, first_open)
 
     def offset_at_time(self, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record at or past a time, as ListOffsets does; None if all are earlier.
+        """Return the offset of the first record at or after a time, like ListOffsets, or None if all are earlier.
 
         Raises InspectError if a batch that must be opened is damaged.
         """
         return first_offset_at_time(self.segments, self.readable_size, timestamp_ms, self.start_offset)
 
     def epoch_before(self, offset: int) -> int | None:
-        """Return an upper bound of the leader epochs of records before an offset; None if unknown."""
+        """Return an upper bound of the leader epochs of records before an offset, or None if unknown."""
         header = self.batch_at(offset - 1) if offset > self.start_offset else None
         return None if header is None or header.leader_epoch < 0 else header.leader_epoch
 
     def batch_at(self, offset: int) -> BatchHeader | None:
-        """Return the header of the first batch that ends after an offset; None if there is no readable one."""
+        """Return the header of the first batch that ends after an offset, or None without a readable one."""
         first = max((at for at, candidate in enumerate(self.segments) if candidate.base_offset <= offset), default=0)
         for segment in self.segments[first:]:
             end = self.readable_size(segment)
@@ -141,7 +141,7 @@ class StoredPartition:
 
 
 def stored_topic_id(directory: str) -> str | None:
-    """Return the topic id in a partition's directory; None if it is missing or unreadable. Raises OSError."""
+    """Return the topic id in a partition's directory, or None if it is missing or unreadable. Raises OSError."""
     try:
         topic_id = read_topic_id(Disk(), f"{directory}/{PARTITION_METADATA}")
     except CheckpointError:
@@ -150,7 +150,7 @@ def stored_topic_id(directory: str) -> str | None:
 
 
 def listed_segments(directory: str) -> list[Segment]:
-    """List a partition's segments; none if the partition was deleted from a data directory that still exists.
+    """List a partition's segments; the list is empty if the partition was deleted from an existing data directory.
 
     Raises MissingDirectoryError if the data directory does not exist either (not mounted), SegmentGoneError, OSError.
     """
@@ -206,7 +206,7 @@ def find_partitions(path: str) -> list[StoredPartition]:
 
 
 def _is_partition(directory: Path) -> bool:
-    """Return whether a directory named like a partition is one; a data directory may also be called `data-1`."""
+    """Return whether a directory named like a partition is one, since a data directory may also be called `data-1`."""
     return bool(list_segments(str(directory))) or (
         not is_data_directory(directory) and is_data_directory(directory.parent)
     )
@@ -225,7 +225,7 @@ def _stored(directory: Path, name: PartitionName, checkpoints: tuple[Offsets, Of
 
 
 def _checkpoints(data_dir: Path) -> tuple[Offsets, Offsets, Offsets]:
-    """Read log start offset, recovery point and high watermark, which a partition copied alone lacks."""
+    """Read log start offset, recovery point and high watermark; all are missing if only the partition was copied."""
     checkpoints = (_checkpoint(data_dir / name) for name in (LOG_STARTS, RECOVERY_POINTS, HIGH_WATERMARKS))
     return next(checkpoints), next(checkpoints), next(checkpoints)
 
@@ -261,7 +261,7 @@ def _last_confirmed(file: LogFile, segment: Segment) -> tuple[int, int]:
 
 
 def _batch_at_end(file: LogFile, position: int) -> BatchHeader | None:
-    """Return the header of the batch at a position; None if the readable part ends there."""
+    """Return the header of the batch at a position, or None if the readable part ends there."""
     try:
         header = file.header(position)
     except ProtocolError:
@@ -276,7 +276,7 @@ def _batch_at_end(file: LogFile, position: int) -> BatchHeader | None:
 
 
 def _continues(file: LogFile, position: int, header: BatchHeader) -> bool:
-    """Return whether a sound batch follows a damaged one, which is then not a torn end."""
+    """Return whether a valid batch follows a damaged one, which is then not a torn end."""
     try:
         following = file.header(position + header.size)
         file.batch(position + header.size, following)

@@ -47,7 +47,7 @@ def segment_files(paths: Iterable[Path]) -> list[SegmentFile]:
 
 
 def partition_directories(path: Path) -> list[Path]:
-    """List the directories of partitions in a data directory, in order; `path` itself if it is one.
+    """List the directories of partitions in a data directory, in order, or `path` itself if it is a partition's.
 
     Raises WrongPathError for any other path.
     """
@@ -67,7 +67,7 @@ def is_partition_directory(path: Path) -> bool:
 
 
 def served_partition(path: Path) -> PartitionName | None:
-    """Parse the name of a partition's directory; return None if it is being deleted or moved, and for other names."""
+    """Parse the name of a partition's directory; return None for other names, and if it is being deleted or moved."""
     name = parse_partition_directory(path.name)
     return name if name is not None and name.moved is None and path.is_dir() else None
 

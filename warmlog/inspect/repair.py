@@ -1,11 +1,11 @@
-"""Repair a data directory (`log repair`): bring it to the state a clean stop would leave.
+"""Repair a data directory (`log repair`): bring it to the state after a clean stop.
 
 A repair opens and closes the logs as a broker's start and stop do, with two differences. The checks run first, and a
 log without findings in a directory that was stopped cleanly is not opened. Files that cannot be trusted according to
 the findings are removed or rebuilt from the batches, and recovery does the rest.
 
-1. Nothing is truncated below a recovery point unless that is requested (`RepairOptions.cut_damaged`): damage to flushed
-   data is often one batch, followed by days of records.
+1. Nothing is truncated below a recovery point unless it is requested (`RepairOptions.cut_damaged`): damage to flushed
+data is often a single batch, followed by days of records.
 2. Everything is written through the given disk, so a dry run executes the same code on an overlay.
 3. The metadata store and unknown files are not changed.
 """
@@ -58,7 +58,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """`settings`: the broker's. `cut_damaged`: also truncate at damage below recovery points. `clock`: in ms."""
+    """`settings`: the broker's. `cut_damaged`: also truncate at damage below recovery points. `clock`: returns ms."""
 
     settings: Settings
     checks: CheckOptions
@@ -161,7 +161,7 @@ def repair_directory(
         else:
             repairer.run_unopened()
     removed = tuple(_remove_leftovers(directory, disk))
-    directory.unserved = frozenset(  # a start would still report their missing directories
+    directory.unserved = frozenset(  # a start still has to report their missing directories
         (topic, index)
         for topic, index in directory.hinted.difference(check.partitions)
         if topic in topics and index < topics[topic].partitions
@@ -197,7 +197,7 @@ def _log_start(directory: DataDirectory, key: TopicPartition, end: int) -> int:
 
 
 class _LogRepairer:
-    """Repair one log."""
+    """Repairs one log."""
 
     def __init__(
         self, work: _Work, key: TopicPartition, path: Path, check: PartitionCheck, findings: Sequence[Finding]
@@ -235,7 +235,7 @@ class _LogRepairer:
         self._work.repairs.append(self._done)
 
     def has_topic_id(self) -> bool:
-        """Return whether the directory holds the id of its topic, or the topic is unknown."""
+        """Return whether the directory has the id of its topic, or the topic is unknown."""
         return self._known is None or self._check.topic_id == self._known.id
 
     def run_unopened(self) -> None:
@@ -244,7 +244,7 @@ class _LogRepairer:
         self._work.repairs.append(self._done)
 
     def _prepare(self) -> None:
-        """Remove files that cannot be trusted, and rewrite those with content known from elsewhere. Raises OSError."""
+        """Remove files that cannot be trusted, and rewrite those whose content is known otherwise. Raises OSError."""
         self._forget_contiguity()
         self._done = replace(
             self._done,
@@ -254,7 +254,7 @@ class _LogRepairer:
         )
 
     def _forget_contiguity(self) -> None:
-        """Drop the knowledge about gaps if the files were replaced, as opening after a clean stop does."""
+        """Drop the information about gaps if the files were replaced, as opening after a clean stop does."""
         directory = self._work.directory
         if directory.was_clean and directory.recovery_points.get(self._key, 0) != self._check.log_end_offset:
             Contiguity(self._work.disk, str(self._path)).forget()
@@ -335,7 +335,7 @@ class _LogRepairer:
         return sorted(bases - done)
 
     def _rebuild_active(self, rebuilt: tuple[int, ...]) -> tuple[int, ...]:
-        """Rebuild the indexes of the last segment if needed, now that it is closed; return all rebuilt segments."""
+        """Rebuild the indexes of the last, now closed segment if needed; return all rebuilt segments."""
         active = self._segments()[-1]
         if active.base_offset in rebuilt or active.base_offset not in self._wrong_indexes(self._done.recovery):
             return rebuilt
@@ -401,7 +401,7 @@ def _is_ours(name: str) -> bool:
 def _write_checkpoints(work: _Work) -> tuple[str, ...]:
     """Write wrong checkpoints and the marker of a clean stop; return the names of the checkpoints.
 
-    Nothing is written if a log could not be opened, so that the next start tries again.
+    Nothing is written if a log could not be opened, so that the next start retries.
     """
     directory = work.directory
     if any(log.error is not None for log in work.repairs):

@@ -1,8 +1,8 @@
 """Find the aborted and open transactions of a partition's directory.
 
-1. The transaction indexes of sealed segments list the aborted ones. The last segment's index is written after the log,
-   so the log itself is read instead, by headers and markers, from the newest producer snapshot at the beginning of a
-   segment.
+1. The transaction indexes of sealed segments list aborted transactions. The last segment's index is written after the
+log, so the headers and markers of the log are read instead, from the newest producer snapshot at the start of a
+segment.
 2. A transaction that is open at the end of the readable part bounds the last stable offset (LSO).
 3. Segments with a torn transaction index, or one of another version, are scanned as well.
 

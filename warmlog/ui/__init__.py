@@ -8,7 +8,7 @@ from typing import Final
 
 STATIC: Final = Path(__file__).parent / "static"
 VENDOR: Final = STATIC / "vendor"
-LIBRARIES: Final = ("htm.js", "preact.js", "hooks.js", "uplot.js", "uplot.css")  # in `vendor`
+LIBRARIES: Final = ("htm.js", "preact.js", "hooks.js", "uplot.js", "uplot.css")  # file names in `vendor`
 MISSING: Final = "missing.html"  # served instead of the page if a library is missing
 
 

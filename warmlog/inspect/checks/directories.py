@@ -1,4 +1,4 @@
-"""Check data directories or directories of partitions: run all checks, in the order they depend on each other.
+"""Check data directories or directories of partitions: run all checks in the order of their dependencies.
 
 A data directory's own files come first, then each partition; then the checkpoints and the metadata are compared with
 the partitions.
@@ -27,7 +27,7 @@ from warmlog.protocol.partitions import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """The caller's options; see CheckContext."""
+    """The options of the caller; see CheckContext."""
 
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES
     progress: Callable[[int, int], None] = lambda _records, _size: None
@@ -49,13 +49,13 @@ def check_directories(
         yield from check.findings()
         paths |= check.partitions
         topic_ids |= check.topic_ids
-        if check.metadata is not None and not check.running:  # a running broker stores topics before their directories
+        if check.metadata is not None and not check.running:  # a broker stores topics before their directories
             stored.append(check.metadata)
     yield from missing_partition_findings(stored, paths, topic_ids)
 
 
 class DirectoryCheck:
-    """Check one data directory, or the directory of one partition. `findings()` may be called once.
+    """Checks one data directory, or the directory of one partition. `findings()` may be called once.
 
     Afterwards `partitions` maps the partitions to their directories, and `checks` to their finished checks;
     `topic_ids` holds the topic id stored in each directory, `metadata` the topics of the metadata store (None for the
@@ -65,7 +65,7 @@ class DirectoryCheck:
     def __init__(
         self, directory: Path, options: CheckOptions, tally: Tally, *, locked_clean: bool | None = None
     ) -> None:
-        """`locked_clean`: the caller holds the lock, and this is whether the last stop was clean. None: determine both.
+        """`locked_clean`: whether the last stop was clean, if the caller holds the lock; None: determine both.
 
         Raises WrongPathError for another kind of path.
         """

@@ -23,8 +23,8 @@ from warmlog.protocol.partitions import TopicPartition
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_POINTS)
 AFTER_CLEAN_STOP = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
-MAX_SHOWN = 80  # characters shown of an invalid line
-KAFKA_FILES = frozenset({"bootstrap.checkpoint"})  # as written by KRaft
+MAX_SHOWN = 80  # maximum characters shown of an invalid line
+KAFKA_FILES = frozenset({"bootstrap.checkpoint"})  # file name as written by KRaft
 
 
 class LogEnd(NamedTuple):
@@ -35,14 +35,14 @@ class LogEnd(NamedTuple):
 
 
 def name_findings(directory: Path, *, running: bool) -> Iterator[Finding]:
-    """Report files that do not belong in a data directory, or are left over from an interrupted change."""
+    """Report files that do not belong in a data directory, or that an interrupted change has left."""
     for path in sorted(directory.iterdir()):
         partition = parse_partition_directory(path.name) if path.is_dir() else None
         known = is_known_name(path.name) or path.name in KAFKA_FILES
         if partition is None and not known:
             yield Finding(path, "does not belong here")
         elif partition and partition.moved in {"delete", "future"}:
-            continue  # removed after file.delete.delay.ms or by the next start; being moved here
+            continue  # directories removed after file.delete.delay.ms or by the next start, or being moved here
         elif partition and partition.moved:
             yield Finding(path, "data of another topic of this name, which is not served")
         elif not running and path.name.endswith(TEMPORARY_SUFFIX):
@@ -83,7 +83,7 @@ def is_uuid(text: str) -> bool:
 
 
 class CheckpointCheck:
-    """Check the checkpoints. They are read before the logs, which a running broker only extends."""
+    """Checks the checkpoints. They are read before the logs, which a running broker only extends."""
 
     def __init__(self, directory: Path) -> None:
         """Read the checkpoints. Raises OSError."""
@@ -115,7 +115,7 @@ class CheckpointCheck:
         yield from self._unreadable
         if running:
             return
-        if clean:  # only a clean stop writes all of them
+        if clean:  # only a clean stop writes all checkpoints
             for name in self._missing:
                 yield Finding(self._directory / name, "missing or empty after a clean stop")
         for name, offsets in self._offsets.items():

@@ -1,9 +1,9 @@
 """Replay the producers and transactions of a log, and check `.snapshot` and `.txnindex` files against them.
 
-1. A state that some legitimate history produces is not a finding: producers expire, retention removes their batches,
-   compaction removes batches, markers and whole transactions. So a producer missing from a snapshot is not reported,
-   and a log with gaps is checked less strictly than one without.
-2. The files are read before the log, so that everything in them must be in the log even beside a running broker.
+1. A state that some valid history produces is not a finding: producers expire, retention removes their batches,
+compaction removes batches, markers and whole transactions. So a producer missing from a snapshot is not reported,
+and a log with gaps is checked less strictly than one without gaps.
+2. The files are read before the log, so that all their entries must be in the log even beside a running broker.
 3. After a batch that could not be read, nothing is checked against the batches before it.
 """
 
@@ -24,14 +24,14 @@ from warmlog.inspect.paths import SegmentFile
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.markers import EndMarker, Outcome
 
-MAX_GAPS = 100  # gaps reported for one log
+MAX_GAPS = 100  # maximum gaps reported for one log
 
 
 class History:
     """The states of the producers after the batches added so far.
 
-    `first_offset`, `next_offset`: range of those batches. `epochs`: their (leader epoch, first offset). `is_whole`: all
-    of them could be read.
+    `first_offset`, `next_offset`: range of those batches. `epochs`: their (leader epoch, first offset). `is_whole`:
+    whether all of them could be read.
     """
 
     def __init__(self) -> None:
@@ -81,11 +81,11 @@ class History:
         return producer_id in self._writing
 
     def gaps(self) -> list[Finding]:
-        """Return the gaps between the first offset and the last; none if compaction may have caused them."""
+        """Return the gaps between the first offset and the last, or no gaps if compaction may have caused them."""
         return [] if self.was_compacted else self._gaps
 
     def open_since(self, producer_id: int) -> int:
-        """Return the first offset of a producer's open transaction; -1 if none is open."""
+        """Return the first offset of a producer's open transaction, or -1 if none is open."""
         state = self.states.get(producer_id)
         return NO_OFFSET if state is None else state.transaction_first_offset
 
@@ -97,7 +97,7 @@ class History:
 
 
 class SnapshotChecks:
-    """Check the `.snapshot` files of a log, which are read immediately. Raises OSError."""
+    """Checks the `.snapshot` files of a log, which the constructor reads. Raises OSError."""
 
     def __init__(self, files: Sequence[SegmentFile], history: History) -> None:
         self._history = history
@@ -113,7 +113,7 @@ class SnapshotChecks:
         except CorruptSnapshotError as error:
             self._damaged.append(Finding(file.path, str(error)))
         except FileNotFoundError:
-            return  # removed by a running broker
+            return  # a running broker has removed it
 
     def decoding_findings(self) -> Iterator[Finding]:
         """Report the snapshots that cannot be decoded."""
@@ -151,20 +151,20 @@ class SnapshotChecks:
             yield f"epoch, sequence, offset, offset delta {last_batch(stored)}, but the log has {last_batch(seen)}"
 
     def _is_before_start(self, stored: ProducerState, seen: ProducerState) -> bool:
-        """Return whether the log only has the producer's marker, for records that are before the log start offset."""
+        """Return whether the log has only the producer's marker, since its records are before the log start offset."""
         return (
             stored.epoch == seen.epoch and not seen.batches and stored.last_offset < (self._history.first_offset or 0)
         )
 
 
 def last_batch(state: ProducerState) -> tuple[int, int, int, int]:
-    """Return the values that a snapshot and the log must agree on: epoch, last sequence, last offset, offset delta."""
+    """Return the values that must be equal in a snapshot and the log: epoch, last sequence and offset, offset delta."""
     delta = state.batches[-1].offset_delta if state.batches else 0
     return state.epoch, state.last_sequence, state.last_offset, delta
 
 
 class TransactionIndexCheck:
-    """Check the `.txnindex` of a segment: the aborted transactions whose markers are in it. A missing file is empty."""
+    """Checks the `.txnindex` of a segment: the aborted transactions whose markers it has. A missing file is empty."""
 
     def __init__(self, path: Path, history: History, *, at_rest: bool) -> None:
         """Read the file. `at_rest`: no broker is writing it now. Raises OSError."""

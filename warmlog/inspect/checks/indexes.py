@@ -1,7 +1,7 @@
 """Check a segment's two indexes against its batches, which are passed in file order.
 
 1. An index is read before its log, so that every entry must be in the log even beside a running broker.
-2. Only the index's entries are kept in memory.
+2. Only the entries of the index are held in memory.
 3. Entries after the first one that is out of order are not checked.
 """
 
@@ -38,10 +38,10 @@ class SegmentEnd(NamedTuple):
 
 
 class IndexCheck(Protocol):
-    """The check of either index; methods are called in this order."""
+    """The check of either index. Methods are called in the order of their definition."""
 
     def form_findings(self) -> Iterator[Finding]:
-        """Check the index file by itself."""
+        """Check the index file without the log."""
 
     def batch_findings(self, position: int, header: BatchHeader) -> Iterator[Finding]:
         """Check the entries up to this batch."""
@@ -51,7 +51,7 @@ class IndexCheck(Protocol):
 
 
 class OffsetIndexCheck:
-    """Check `.index`: every entry is (last offset of a batch, position of its first byte).
+    """Checks `.index`: every entry is (last offset of a batch, position of its first byte).
 
     Entries of several batches (last offset of the last one, position of the first) are reported together.
     """
@@ -96,7 +96,7 @@ class OffsetIndexCheck:
             self._reached = at
 
     def end_findings(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Report entries past the end of the log, long stretches without entries, and entries of several batches."""
+        """Report entries beyond the end of the log, long stretches without entries, and entries of several batches."""
         for slot, offset in self._appends:
             yield self._finding(slot, f"no batch ends with offset {offset}")
         if self._foreign:
@@ -115,7 +115,7 @@ class OffsetIndexCheck:
             yield from self._stretch_findings(segment)
 
     def _several_batches(self, position: int, header: BatchHeader) -> Iterator[Finding]:
-        """Match entries whose offset is past their batch with a later batch, up to the next entry."""
+        """Match entries whose offset is after their batch with a later batch, up to the next entry."""
         while self._appends:
             slot, offset = self._appends[0]
             if header.last_offset < offset:
@@ -138,9 +138,9 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """Check `.timeindex`: every entry is (largest timestamp so far, last offset of the first batch that has it).
+    """Checks `.timeindex`: every entry is (largest timestamp so far, last offset of the first batch that has it).
 
-    Entries with the offset of a record before that are reported together.
+    Entries with the offset of an earlier record of that batch are reported together.
     """
 
     def __init__(self, path: Path, base_offset: int, *, at_rest: bool, closed: bool) -> None:
@@ -179,7 +179,7 @@ class TimeIndexCheck:
             self._next += 1
 
     def end_findings(self, segment: SegmentEnd) -> Iterator[Finding]:
-        """Report entries past the end, a missing largest timestamp, and entries with a record's offset."""
+        """Report entries beyond the end, a missing largest timestamp, and entries with a record's offset."""
         if self._foreign:
             what = f"{counted(self._foreign)} with a record's offset, as Kafka up to 3.7 wrote them; {REBUILT_BY}"
             yield Finding(self.path, what, self._foreign[0] * TimeIndex.entry.size)
@@ -216,7 +216,7 @@ def out_of_order(entries: list[tuple[int, int]]) -> int:
     return 0
 
 
-INDEX_CHECKS: dict[str, Callable[..., IndexCheck]] = {  # by the suffix of the file
+INDEX_CHECKS: dict[str, Callable[..., IndexCheck]] = {  # checks by the suffix of the file
     OFFSET_INDEX_SUFFIX: OffsetIndexCheck,
     TIME_INDEX_SUFFIX: TimeIndexCheck,
 }

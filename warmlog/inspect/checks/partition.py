@@ -1,8 +1,9 @@
 """Check a partition's directory: its segments in order, and the small files beside them.
 
 1. Files are only read: checking is safe beside a running broker.
-2. Beside a running broker the last batch may be half written, a roll half done, and files may vanish; none of that is
-   a finding.
+2. Beside a running broker the last batch may be incomplete, a roll unfinished, and files may disappear; none of these
+   is
+a finding.
 """
 
 from collections.abc import Iterator
@@ -31,15 +32,16 @@ from warmlog.inspect.findings import Finding, Tally
 from warmlog.inspect.paths import SegmentFile, segment_files
 
 KNOWN_FILES = frozenset({ARRIVAL, CONTIGUOUS_OFFSET, LEADER_EPOCHS, PARTITION_METADATA})
-CHECKPOINT_HEADER_LINES = 2  # version and count
+CHECKPOINT_HEADER_LINES = 2  # lines with the version and the count
 TEMPORARY_SUFFIX = ".tmp"  # new content of a small file, before the rename
 
 
 class PartitionCheck:
-    """Check one partition. `findings()` may be called once; the other attributes are valid afterwards.
+    """Checks one partition. `findings()` may be called once; the other attributes are valid afterwards.
 
-    `gapless`: the log was never compacted, so every missing offset is a finding. `is_whole`: every batch could be
-    read. `has_gaps`: at least one offset is missing. `epochs`: (leader epoch, first offset) according to the batches.
+    `gapless`: whether the log was never compacted, so that every missing offset is a finding. `is_whole`: whether every
+    batch could be read. `has_gaps`: whether an offset is missing. `epochs`: (leader epoch, first offset) by the
+    batches.
     """
 
     def __init__(self, directory: Path, context: CheckContext, tally: Tally, *, gapless: bool = False) -> None:
@@ -146,7 +148,7 @@ class PartitionCheck:
             yield Finding(path, without_path(error, path))
 
     def _names(self, paths: list[Path], files: list[SegmentFile]) -> Iterator[Finding]:
-        """Report files that do not belong here, are left over, or whose segment is missing."""
+        """Report files that do not belong in the directory, are left over, or whose segment is missing."""
         running = self._context.running
         of_segments = {file.path for file in files}
         for path in paths:

@@ -29,7 +29,8 @@ from warmlog.protocol.records.reader import decode_batch, offsets_and_times
 class CheckContext:
     """State shared by the checks of a directory.
 
-    `running`: a broker serves the directory now. `clean`: the last one stopped cleanly and none has started since.
+    `running`: whether a broker serves the directory. `clean`: whether the last one stopped cleanly and none has started
+    since.
     `index_interval_bytes`: see SegmentEnd. `progress(records, bytes)` is called for each batch.
     """
 
@@ -43,8 +44,9 @@ class CheckContext:
 class CheckedSegment:
     """A segment and its context.
 
-    `next_base_offset`: base offset of the following segment, None for the active one. `at_rest`: no broker is writing
-    its files. `closed`: the files were trimmed and closed, which is done when a segment is sealed and by a clean stop.
+    `next_base_offset`: base offset of the following segment, None for the active one. `at_rest`: whether no broker is
+    writing its files. `closed`: whether the files were trimmed and closed, as happens when a segment is sealed and at a
+    clean stop.
     """
 
     log: Path
@@ -70,7 +72,7 @@ class LogContext:
 
 
 class SegmentCheck:
-    """Check one segment. `findings()` may be called once; `next_offset` is then the first offset after the segment."""
+    """Checks one segment. `findings()` may be called once; `next_offset` is then the first offset after the segment."""
 
     def __init__(self, segment: CheckedSegment, context: LogContext) -> None:
         self.segment = segment
@@ -117,7 +119,7 @@ class SegmentCheck:
             try:
                 index = check(path, self.segment.base_offset, at_rest=self.segment.at_rest, closed=self.segment.closed)
             except FileNotFoundError:
-                if self.segment.at_rest:  # otherwise the roll may be in progress
+                if self.segment.at_rest:  # otherwise a roll may be in progress
                     yield Finding(path, "missing")
             else:
                 self._indexes.append(index)
@@ -159,7 +161,7 @@ class SegmentCheck:
             verify_crc(batch.data, batch.start, batch.header)
         except ProtocolError as error:
             yield str(error)
-            return  # none of its fields can be trusted
+            return  # none of the batch's fields can be trusted
         yield from self._offset_faults(batch.header)
         yield from self._epoch_faults(batch.header)
         try:
@@ -197,7 +199,7 @@ class SegmentCheck:
         yield f"leader epoch {epoch}, but the checkpoint says {known} for offset {header.base_offset}"
 
     def _damage(self, damage: DamageError) -> Iterator[Finding]:
-        """Report damage, except the half-written end of an active segment and the zeros of a preallocated one."""
+        """Report damage, except an incomplete batch at the end of an active segment and zeros of a preallocated one."""
         self._history.is_whole &= damage.zeros
         expected = damage.zeros or (damage.cut and self._context.running)
         if self.segment.closed or not expected:
