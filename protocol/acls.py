@@ -22,7 +22,7 @@ class AclEntry(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AclQuery(Value, frozen=True, kw_only=True, gc=False):
-    """Selects ACLs. None, and the number 1, select all."""
+    """Selects ACLs. In each field, None or the number 1 matches any value."""
 
     resource_type: Int16 = 1
     name: str | None = None
@@ -49,7 +49,7 @@ class DescribeAclsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class CreateAclsRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Create ACLs. One that exists already is left alone."""
+    """Create ACLs. Existing ACLs are not changed."""
 
     api: ClassVar[str] = "create_acls"
     acls: Entries[AclEntry]

@@ -6,9 +6,9 @@ Source: Kafka's ExponentialBackoff, KIP-580 (retry.backoff.ms, retry.backoff.max
 from collections.abc import Iterator
 from random import Random
 
-FIRST_S = 0.05  # half of Kafka's 100 ms: a broker restarts in half a second
+FIRST_S = 0.05  # half of Kafka's 100 ms, since a broker restarts in half a second
 MAX_S = 1.0
-JITTER = 0.2  # keeps clients from reconnecting to a restarted broker all at once
+JITTER = 0.2  # keeps clients from reconnecting to a restarted broker at the same time
 
 
 def delays_s(random: Random, first_s: float = FIRST_S, max_s: float = MAX_S) -> Iterator[float]:

@@ -1,15 +1,15 @@
-"""How a fetch would be served from the files of a log, step by step, and which pages are resident.
+"""Explain how a fetch would be served from the files of a log, step by step, and which pages are resident.
 
-`broker.log.reads.explain` computes it, and the native protocol sends it as it is.
+`broker.log.reads.explain` computes the explanation, and the native protocol sends it unchanged.
 """
 
 from warmlog.protocol.request import Value
 
 
 class ExplainedSegment(Value, frozen=True, kw_only=True, gc=False):
-    """The segment that holds the target: offsets [base_offset, next_offset), `size` of its log in bytes.
+    """The segment with the target: offsets [base_offset, next_offset), and the `size` of its log in bytes.
 
-    `active`: records are appended to it.
+    `active`: whether records are appended to it.
     """
 
     base_offset: int
@@ -48,7 +48,7 @@ class PageRun(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ExplainedRange(Value, frozen=True, kw_only=True, gc=False):
-    """`size` bytes of a log file, and the pages read for them: a scan reads only a piece of each batch.
+    """A range of `size` bytes of a log file, and the pages read for it: a scan reads only a part of each batch.
 
     `missing`: pages not resident, `missing_pages` their number; None if unknown.
     """
@@ -73,9 +73,9 @@ class Explanation(Value, frozen=True, kw_only=True, gc=False):
     """The steps by which a fetch would be served, from the record at `offset` with its `timestamp` (ms, if requested).
 
     `passed`: segments searched before this one, without a match. `index_fault`: why the segment's indexes cannot be
-    used. `known_by_heart`: the position of the batch, past the last index entry of the active segment, is cached, so no
-    scan is needed. Without a `batch` the offset is the log end offset. `asked`: the system call that reported
-    residency; None if residency is unknown, for the reason in `not_asked`.
+    used. `known_by_heart`: whether the position of the batch, which is after the last index entry of the active
+    segment, is cached, so that no scan is needed. Without a `batch` the offset is the log end offset. `asked`: the
+    system call that reported residency, or None if residency is unknown, for the reason in `not_asked`.
     """
 
     log_start_offset: int

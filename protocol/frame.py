@@ -1,4 +1,4 @@
-"""Split a byte stream into length-prefixed frames, as both wire formats use them.
+"""Split a byte stream into length-prefixed frames, which both wire formats use.
 
     position  size
     0         4       length of the frame, int32 big-endian, 0 to max_frame_bytes
@@ -6,15 +6,15 @@
 
 Invariants:
 1. A length is checked as soon as its four bytes have arrived; nothing is allocated for an invalid one.
-2. A returned frame is immutable: it is a read-only view of a received chunk or of a buffer of its own. Callers may
-   keep slices of it (record batches) for as long as they like without copying.
+2. A returned frame is immutable: it is a read-only view of a received chunk or of a separate buffer. Callers may retain
+slices of it (record batches) for any time without copying.
 3. Small frames are not copied, except for an incomplete one at the end of a chunk. A large incomplete frame gets its
    own buffer, into which the rest can be received directly, once FIRST_BYTES or 1/FIRST_GROWTH of it have arrived. The
    part in use starts at FIRST_BUFFER_BYTES and grows by the number of bytes received, at most STEP_BYTES at a time. So
-   a peer cannot make the reader use memory by sending a length alone. `announced_bytes` is the size of the next step,
-   so that the caller can reserve memory first.
+   a peer cannot make the reader use memory by sending only a length. `announced_bytes` is the size of the next step, so
+   that the caller can reserve memory first.
 4. The buffer of a frame of more than FIRST_BUFFER_BYTES is a mapping of the full size, which takes memory page by page
-   as bytes arrive. So growing it neither clears nor copies memory, which would take 0.6 ms per MiB in one go.
+   as bytes arrive. So growing it neither clears nor copies memory, which would take 0.6 ms per MiB without a pause.
 """
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -26,8 +26,8 @@ LENGTH = Struct(">i")
 LENGTH_SIZE = LENGTH.size
 # Kafka's socket.request.max.bytes.
 DEFAULT_MAX_FRAME_BYTES = 100 << 20
-# Incomplete frames of at least this size get their own buffer. For smaller ones, joining the parts is cheaper than
-# another system call: one receive returns up to 64 KiB.
+# Incomplete frames of at least this size get their own buffer. For smaller frames, joining the parts is cheaper than
+# another system call, since one receive returns up to 64 KiB.
 LARGE_FRAME_BYTES = 64 << 10
 # Fits a produce request with one batch of the default limit (1 MiB).
 FIRST_BUFFER_BYTES = 2 << 20
@@ -40,7 +40,7 @@ _NOTHING = memoryview(b"")
 
 
 class FrameReader:
-    """Split a stream into frames.
+    """Splits a stream into frames.
 
     Call `feed` with received bytes, then `next_frame` until it returns None. If `buffer_for_next` then returns a
     buffer, receiving into it and calling `received` saves one copy of a large frame; feeding works as well. Not
@@ -54,13 +54,13 @@ class FrameReader:
         self._chunk = _NOTHING  # unread bytes start at `_position`; they follow `_large` in the stream
         self._position = 0
         self._large: memoryview | None = None  # buffer of the large frame being received
-        self._granted = 0  # bytes of it that may be used
-        self._filled = 0  # bytes of it received so far
+        self._granted = 0  # size of the part of `_large` that may be used
+        self._filled = 0  # bytes received into `_large` so far
         self._announced = 0  # size of a large frame that has no buffer yet; `_position` is at its length prefix
 
     @property
     def announced_bytes(self) -> int:
-        """Bytes of memory the next `buffer_for_next` will take; 0 if none."""
+        """Bytes of memory that the next `buffer_for_next` will take, or 0."""
         if self._announced:
             return min(self._announced, FIRST_BUFFER_BYTES)
         return self._next_size() - self._granted if self._large is not None else 0

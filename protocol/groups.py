@@ -66,7 +66,7 @@ class GroupType(StrEnum):
 
 
 class CoordinatorType(IntEnum):
-    """Key types of FindCoordinator. Unknown ones are decoded as plain numbers, which the handler rejects."""
+    """Key types of FindCoordinator. Unknown types are decoded as plain numbers, which the handler rejects."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -205,7 +205,7 @@ class HeartbeatResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class LeavingMember(Value, frozen=True, kw_only=True, gc=False):
-    """A member to remove: by member id, or a static member by its instance id alone."""
+    """A member to remove: named by its member id, or a static member only by its instance id."""
 
     member_id: str = NO_MEMBER
     instance_id: str | None = None

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from warmlog.protocol.scram import SaslError, unescape
 
 OAUTHBEARER: Final = "OAUTHBEARER"
-ACKNOWLEDGED: Final = b"\x01"  # a client's answer to a refusal
+ACKNOWLEDGED: Final = b"\x01"  # a client's answer to a rejection
 REFUSAL: Final = b'{"status":"invalid_token"}'
 MAX_MESSAGE_BYTES: Final = 64 << 10
 MAX_PAIRS: Final = 64
@@ -64,7 +64,7 @@ def first_message(token: str) -> bytes:
 
 def log_in_with(token: str) -> Generator[bytes, bytes, None]:
     """Yield the messages of a client; send the server's answer to each. Raises SaslError."""
-    if (yield first_message(token)):  # a refusal; the server answers its acknowledgement with an error
+    if (yield first_message(token)):  # a rejection; the server answers the client's acknowledgement with an error
         yield ACKNOWLEDGED
 
 

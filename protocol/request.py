@@ -21,10 +21,10 @@ Int32 = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Size32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
-# Limits on the memory and time that decoding one request can take, checked before an array is decoded: decoded elements
-# take 20 times the memory of their bytes, and up to 1 us each on the event loop.
+# Limits on the memory and time for decoding one request, checked before an array is decoded: decoded elements take 20
+# times the memory of their bytes, and up to 1 us each on the event loop.
 MAX_ENTRIES = 10_000
-MAX_SETTINGS = 100  # per topic; more than there are setting names
+MAX_SETTINGS = 100  # per topic; more than the number of settings
 
 T = TypeVar("T")
 Entries = Annotated[tuple[T, ...], Meta(max_length=MAX_ENTRIES)]
@@ -102,7 +102,7 @@ class DescribeTopicsRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TopicAlteration(Value, frozen=True, kw_only=True, gc=False):
-    """Changes to a topic: settings (None resets one to the broker's default), and a higher partition count."""
+    """Changes to a topic: settings (None resets a setting to the broker's default), and a higher partition count."""
 
     name: str
     configs: TextSettings[str | None] = {}
@@ -127,8 +127,8 @@ class PartitionRecords(Value, frozen=True, kw_only=True, gc=False):
 class ProduceRequest(Value, frozen=True, kw_only=True, gc=False):
     """Append batches. acks 0: no response; 1: respond after the leader's append; -1: after all in-sync replicas'.
 
-    With a `transactional_id`, batches of its transaction: one for each partition. Native clients omit it otherwise,
-    since older brokers do not know it.
+    With a `transactional_id`, the batches belong to its transaction, one for each partition. Native clients omit it
+    otherwise, since older brokers do not know it.
     """
 
     api: ClassVar[str] = "produce"

@@ -28,7 +28,7 @@ class HelloResponse(Value, frozen=True, kw_only=True, gc=False):
     broker: str  # name and version, such as "warmlog/0.2.0"
     cluster_id: str
     node_id: int
-    max_frame_bytes: int  # limit for request frames
+    max_frame_bytes: int  # size limit of request frames
 
 
 class PartitionMetadata(Value, frozen=True, kw_only=True, gc=False):

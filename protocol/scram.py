@@ -6,12 +6,12 @@
     server   v=SIGNATURE
 
     SaltedPassword  PBKDF2(password, salt, iterations)
-    ClientKey       HMAC(SaltedPassword, "Client Key")       StoredKey  H(ClientKey), which the server keeps
+    ClientKey       HMAC(SaltedPassword, "Client Key")       StoredKey  H(ClientKey), which the server stores
     ServerKey       HMAC(SaltedPassword, "Server Key")
     AuthMessage     the first three messages without the client's header and the proof
     Proof           ClientKey XOR HMAC(StoredKey, AuthMessage)
 
-Like Kafka, passwords and names are used as UTF-8 without SASLprep. No channel binding.
+As in Kafka, passwords and names are used as UTF-8 without SASLprep, and there is no channel binding.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class SaslError(ProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A variant of SCRAM. `number` is Kafka's, in requests about credentials."""
+    """A variant of SCRAM. `number`: Kafka's number in requests about credentials."""
 
     name: str
     number: int

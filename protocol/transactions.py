@@ -16,7 +16,7 @@ TRANSACTION_FEATURE = "transaction.version"  # its levels are `TransactionVersio
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = (1 << 15) - 1
-NO_TIMEOUT_MS = (1 << 31) - 1  # timeout of a two-phase transaction (KIP-939), which only its client may end
+NO_TIMEOUT_MS = (1 << 31) - 1  # timeout of a two-phase transaction (KIP-939), which only the client may end
 
 
 class TransactionState(IntEnum):
@@ -33,7 +33,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name that tools show and filter by, such as `PrepareCommit`."""
+        """The name that tools display and filter by, such as `PrepareCommit`."""
         return self.name.title().replace("_", "")
 
 
@@ -42,11 +42,11 @@ class TransactionVersion(IntEnum):
 
     TV_0 = 0
     TV_1 = 1  # flexible records in `__transaction_state`
-    TV_2 = 2  # every end of a transaction raises the producer epoch; Produce adds partitions
+    TV_2 = 2  # every end of a transaction increments the producer epoch; Produce adds partitions
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether every end of a transaction raises the producer epoch."""
+        """Whether every end of a transaction increments the producer epoch."""
         return self >= TransactionVersion.TV_2
 
     @property
@@ -97,7 +97,7 @@ class EndTxnResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TxnOffsetCommitRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Commit a group's offsets as part of a transaction: they count once it is committed."""
+    """Commit a group's offsets as part of a transaction; they take effect when it is committed."""
 
     api: ClassVar[str] = "txn_offset_commit"
     transactional_id: str
@@ -165,7 +165,7 @@ class ListedTransaction(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListTransactionsResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The ids selected, and the state names of the request that do not exist."""
+    """The selected ids, and the state names of the request that do not exist."""
 
     error: ErrorCode = ErrorCode.NONE
     unknown_states: tuple[str, ...] = ()

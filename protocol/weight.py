@@ -13,15 +13,15 @@ from msgspec.structs import fields
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import FetchResponse, ProduceResponse
 
-_FLAT = (ProduceResponse, FetchResponse)  # weighed on every turn, and their partitions hold few values
+_FLAT = (ProduceResponse, FetchResponse)  # these are weighed on every turn, and their partitions hold few values
 _PLAIN = (int, str, bytes, memoryview, float, Enum, NoneType, UnsetType)  # types of values without parts
-_SMALL = 16  # a container with up to this many plain values is freed in one go
+_SMALL = 16  # a container with up to this many plain values is freed without a pause
 _ONLY_REFERENCE = 2  # `getrefcount` of an object with one reference: it also counts its own argument
-RELEASED = 256  # values that are freed in one go: about 20 us
+RELEASED = 256  # number of values freed without a pause: about 20 us
 
 
 def weight(value: Any, limit: int) -> int:
-    """Count a value and the values nested in it, stopping soon after `limit`."""
+    """Count a value and the values nested in it; stop soon after `limit`."""
     if isinstance(value, _FLAT):
         return len(value.partitions)
     total = 1
@@ -38,10 +38,10 @@ def weight(value: Any, limit: int) -> int:
 
 
 def release(owned: list[Any]) -> Iterator[None]:
-    """Free values in pieces; yields after about every RELEASED of them. Empties the list.
+    """Free values in pieces, yielding after about every RELEASED values. Empties the list.
 
-    Freeing a request or response of 100,000 entries takes 5 to 10 ms, in one go when its last reference is dropped.
-    `owned` must hold that reference.
+    Freeing a request or response of 100,000 entries takes 5 to 10 ms without a pause when its last reference is
+    dropped. `owned` must hold that reference.
     """
     held = [owned]
     count = 0

@@ -241,12 +241,13 @@ API_BY_KEY = {api.key: api for api in APIS}
 
 
 class Codec:
-    """Decode requests and encode responses. Has no state per connection, so a listener's connections share one.
+    """Decodes requests and encodes responses. It has no state per connection, so a listener's connections share one.
 
     decode(frame, limit) -> Call: decode the request of a frame (without its length). Records are views of the frame.
     Raises LargeMessageError after `limit` units of work (`codec/bounds.py`): then decode it in a worker thread without
     a limit, where decoding releases the GIL regularly. Raises RefusedError, which must be answered; UnservedError and
-    MalformedError, after which the connection must be closed. All are ProtocolErrors, whose texts can be logged.
+    MalformedError, after which the connection must be closed. All of them are ProtocolErrors, whose texts can be
+    logged.
 
     encode(call, response, throttle_ms, limit, max_bytes) -> list[Sized]: encode the response frame as a list of bytes
     and, for a fetch, the unmodified `records` objects, in order. An ErrorResponse is converted to the response of the

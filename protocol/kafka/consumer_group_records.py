@@ -20,7 +20,7 @@ class EpochKey(Value, frozen=True, gc=False):
 
 
 class PartitionMetadataKey(Value, frozen=True, gc=False):
-    """Type 4: the topics that a group is subscribed to; written only by Kafka 4.0, deleted when the group changes."""
+    """Type 4: the topics to which a group is subscribed; written only by Kafka 4.0, deleted when the group changes."""
 
     group: str
 
@@ -33,7 +33,7 @@ class MemberKey(Value, frozen=True, gc=False):
 
 
 class TargetEpochKey(Value, frozen=True, gc=False):
-    """Type 6: the group epoch that the target assignment was computed for."""
+    """Type 6: the group epoch for which the target assignment was computed."""
 
     group: str
 
@@ -53,7 +53,7 @@ class CurrentKey(Value, frozen=True, gc=False):
 
 
 class RegexKey(Value, frozen=True, gc=False):
-    """Type 16: a regular expression that members subscribe to."""
+    """Type 16: a regular expression to which members subscribe."""
 
     group: str
     regex: str
@@ -65,7 +65,7 @@ ConsumerGroupKey: TypeAlias = (
 
 
 class GroupEpoch(Value, frozen=True, kw_only=True, gc=False):
-    """A group's epoch, and the hash of the topics that it is subscribed to (0: unknown, from Kafka 4.0)."""
+    """A group's epoch, and the hash of the topics to which it is subscribed (0: unknown, from Kafka 4.0)."""
 
     epoch: int
     metadata_hash: int = 0
@@ -132,7 +132,7 @@ class CurrentAssignment(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ResolvedRegex(Value, frozen=True, kw_only=True, gc=False):
-    """The topics that a regular expression matched at a version of the topics' metadata, and when."""
+    """The topics that a regular expression matched at a version of the topics' metadata, and the time of the match."""
 
     topics: tuple[str, ...] = ()
     version: int = 0

@@ -8,7 +8,7 @@
     assignment      int16 version, then the same fields in all versions
             partitions: array of (topic string, array of int32), user data (nullable bytes)
 
-Versions above 3 are decoded as version 3 and the rest is ignored, because later versions only append fields.
+Versions above 3 are decoded as version 3, ignoring the rest, because later versions only append fields.
 
 Source: Kafka's ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json, ConsumerProtocol.
 """

@@ -6,7 +6,7 @@
             3 to 8, 16   consumer group of KIP-848 (`consumer_group_records.py`)
             10 to 15     share group of KIP-932 (`share_group_records.py`)
             17 to 23     streams group of KIP-1071 (`streams_group_records.py`)
-            others       not decoded, kept as they are
+            others       not decoded, stored unchanged
     value   int16 version and the fields of that version; a tombstone deletes the offset or group
             offset   versions 0 to 4, flexible from 4; only version 1 has an expire timestamp
             group    versions 0 to 4, flexible from 4
@@ -44,7 +44,7 @@ _OFFSET_VERSION = 4
 _EXPIRING_OFFSET_VERSION = 1
 _GROUP_VERSION = 3
 _VERSION = struct.Struct(">h")
-_PREFIXES = [_VERSION.pack(version) for version in range(_LAST_VERSION + 1)]  # of keys and values: the encoded version
+_PREFIXES = [_VERSION.pack(version) for version in range(_LAST_VERSION + 1)]  # encoded versions of keys and values
 _UNREADABLE = (MalformedError, UnicodeDecodeError, struct.error)
 
 
@@ -98,7 +98,7 @@ class StoredMember(Value, frozen=True, kw_only=True, gc=False):
 class StoredGroup(Value, frozen=True, kw_only=True, gc=False):
     """A stored generation of a group. `protocol_type` is empty for a group that never had members.
 
-    `state_since_ms` is when it became stable or empty; NO_TIME in old records.
+    `state_since_ms` is the time at which it became stable or empty; NO_TIME in old records.
     """
 
     protocol_type: str

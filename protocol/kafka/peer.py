@@ -6,8 +6,10 @@
 Requests and responses are the values of `messages/`, encoded and decoded by the same tables as on the broker's side.
 
 Invariants:
-1. Before ApiVersions has been answered, nothing else is sent. The first attempt uses our newest version; a peer that
-   does not support it answers in version 0 with its range, and is sent the request once more within that range.
+1. Nothing else is sent before the response to ApiVersions has arrived. The first attempt uses the newest version of
+   this
+side. A peer that does not support it responds in version 0 with its range; the request is then repeated once within
+that range.
 2. A request is encoded in the newest version that the table, the peer and the request itself allow.
 3. Responses arrive in the order of the requests. Any other correlation id is an error, after which the connection must
    be closed: the rest of the stream cannot be trusted.
@@ -56,8 +58,8 @@ def _every_version(_: Any) -> tuple[int, int]:
 class PeerApi(Generic[Q, R]):
     """An API that can be requested from a peer.
 
-    span(request): the versions that can express this request. bound: requests and responses are values; else they are
-    in the mapping form (`codec/schema.py`).
+    span(request): the versions that can express this request. bound: whether requests and responses are values;
+    otherwise they are in the mapping form (`codec/schema.py`).
     """
 
     api: Api
@@ -78,7 +80,7 @@ class SentRequest:
 
 
 class PeerProtocol:
-    """Encode the requests of one connection and decode their responses.
+    """Encodes the requests of one connection and decodes their responses.
 
     Send the frames of `send` in the order of the calls. For each received frame call `match`, then `decode`; a
     response that is no longer awaited need not be decoded.
@@ -104,7 +106,7 @@ class PeerProtocol:
         return len(self._sent)
 
     def supports(self, api: PeerApi[Any, Any], version: int) -> bool:
-        """Whether a version of an API can be used with this peer."""
+        """Return whether a version of an API can be used with this peer."""
         versions = self._range(api.api.key)
         return versions is not None and api.first <= version <= api.last and versions.first <= version <= versions.last
 
@@ -153,7 +155,7 @@ class PeerProtocol:
         """Decode the response to a request.
 
         Raises LargeMessageError after `limit` units of work (`codec/bounds.py`): then call it in a worker thread
-        without a limit. Raises PeerProtocolError for anything that is not such a response.
+        without a limit. Raises PeerProtocolError if the frame is not a valid response to the request.
         """
         api, version = sent.api.api, sent.version
         is_greeting = api.key == API_VERSIONS_KEY
@@ -189,7 +191,7 @@ class PeerProtocol:
         if response.error is ErrorCode.NONE:
             self._versions = supported
         elif response.error is ErrorCode.UNSUPPORTED_VERSION:
-            # no range, as in answers of brokers before KIP-511: all brokers support version 0
+            # without a range, as from brokers before KIP-511, use version 0, which all brokers support
             self._greeting = supported.get(API_VERSIONS_KEY, VersionRange(key=API_VERSIONS_KEY, first=0, last=0))
         else:
             raise PeerProtocolError(f"ApiVersions was refused: {response.error.name}")

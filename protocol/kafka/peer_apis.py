@@ -65,7 +65,7 @@ def _list_span(request: ListGroupsRequest) -> tuple[int, int]:
     return _FIRST_LIST_WITH_TYPES if request.types else 0, LAST_VERSION
 
 
-# Version 5 would cost older peers one more exchange.
+# Version 5 would require one more exchange with older peers.
 API_VERSIONS: PeerApi[ApiVersionsRequest, ApiVersionsResponse] = PeerApi(API_BY_KEY[18], 0, 4)
 # Version 13 adds only an error that tells clients to rebootstrap.
 METADATA: PeerApi[KafkaMetadataRequest, MetadataResponse] = PeerApi(API_BY_KEY[3], 7, 12, _metadata_span)

@@ -32,7 +32,7 @@ class ShareEpochKey(Value, frozen=True, gc=False):
 
 
 class ShareTargetEpochKey(Value, frozen=True, gc=False):
-    """Type 12: the group epoch that the target assignment was computed for."""
+    """Type 12: the group epoch for which the target assignment was computed."""
 
     group: str
 
@@ -52,7 +52,7 @@ class ShareCurrentKey(Value, frozen=True, gc=False):
 
 
 class SharePartitionsKey(Value, frozen=True, gc=False):
-    """Type 15: the partitions for which the share coordinator keeps state."""
+    """Type 15: the partitions for which the share coordinator stores state."""
 
     group: str
 

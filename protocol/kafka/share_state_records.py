@@ -3,8 +3,8 @@
     key     int16 type (0: snapshot, 1: update), group, topic id, int32 partition; never flexible
     value   int16 version, always 0, and its fields, flexible; a tombstone of a snapshot deletes the state
 
-A snapshot has the whole state of a share-partition, an update the changes since the record before it. So loading needs
-all records from the last snapshot of a share-partition on, in order.
+A snapshot has the complete state of a share-partition, an update the changes since the previous record. So loading
+needs all records from the last snapshot of a share-partition on, in order.
 
 Source: Kafka's ShareSnapshotKey.json, ShareSnapshotValue.json, ShareUpdateKey.json, ShareUpdateValue.json (4.4),
 ShareCoordinatorRecordHelpers.
@@ -37,7 +37,7 @@ class SharePartitionKey(NamedTuple):
 
 
 class ShareSnapshot(Value, frozen=True, kw_only=True, gc=False):
-    """The whole state of a share-partition. Timestamps are in ms since the epoch.
+    """The complete state of a share-partition. Timestamps are in ms since the epoch.
 
     `delivery_complete_count`: offsets from the start offset on that are acknowledged or archived, -1 if unknown.
     """
@@ -105,7 +105,7 @@ _VALUES = {_SNAPSHOT: _SNAPSHOT_VALUE, _UPDATE: _UPDATE_VALUE}
 
 
 def encode_record(key: SharePartitionKey, record: ShareRecord | None) -> tuple[bytes, bytes | None]:
-    """Encode the key and the value of a record; None is the tombstone that deletes a state.
+    """Encode the key and the value of a record; the value None is the tombstone that deletes a state.
 
     Raises MalformedError for a field that is too long or out of range.
     """
@@ -119,7 +119,7 @@ def encode_record(key: SharePartitionKey, record: ShareRecord | None) -> tuple[b
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[SharePartitionKey, ShareRecord | None] | None:
-    """Decode a record; None for one of an unknown type. Raises MalformedError."""
+    """Decode a record; return None for an unknown type. Raises MalformedError."""
     try:
         (kind,) = _VERSION.unpack_from(key)
         table = _VALUES.get(kind)

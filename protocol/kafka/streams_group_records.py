@@ -37,7 +37,7 @@ class StreamsMemberKey(Value, frozen=True, gc=False):
 
 
 class StreamsTargetEpochKey(Value, frozen=True, gc=False):
-    """Type 20: the group epoch that the target assignment was computed for."""
+    """Type 20: the group epoch for which the target assignment was computed."""
 
     group: str
 
@@ -73,7 +73,8 @@ class StreamsGroupEpoch(Value, frozen=True, kw_only=True, gc=False):
     metadata_hash: hash of the topology's topics.
     validated_topology_epoch: epoch of the last topology whose topics existed with valid partition counts, or -1.
     assignment_configs: the settings of the last assignment; None if written by Kafka 4.1 or 4.2.
-    stored_description_epoch, failed_description_epoch: epochs of the topologies whose description was stored, refused.
+    stored_description_epoch, failed_description_epoch: epochs of the topologies whose description was stored or
+    refused.
     """
 
     epoch: int

@@ -18,7 +18,7 @@
                 3  int16 epoch of the next producer id (KIP-939); skipped, never written
 
 The last epoch, by which a retried InitProducerId is recognized, is not stored: after a change of coordinator the retry
-is fenced, unless the epoch was raised by the end of a transaction.
+is fenced, unless the end of a transaction increased the epoch.
 
 Source: Kafka's TransactionLogKey.json and TransactionLogValue.json,
 org.apache.kafka.coordinator.transaction.TransactionLog.
@@ -47,7 +47,7 @@ _NEVER_STORED = frozenset({TransactionState.DEAD, TransactionState.PREPARE_EPOCH
 
 
 class TransactionKey(NamedTuple):
-    """Names a transactional id."""
+    """The key of a transactional id."""
 
     transactional_id: str
 

@@ -9,8 +9,8 @@ Invariants:
    fields; errors name the field. msgspec validates while it decodes, so a malicious frame can only allocate a small
    multiple of its size.
 2. Decoded record batches are views of the frame.
-3. Requests are written with msgpack and read with msgspec. Decoding needs types and views, encoding responses needs
-   speed, and every exchange checks two implementations of the format against each other.
+3. Requests are written with msgpack and read with msgspec: decoding needs types and views, encoding responses needs
+speed, and every exchange tests two implementations of the format against each other.
 4. Encoding a fetch response only takes the len() of its records. They are separate items of the returned list, so that
    the sender can transmit file slices with sendfile; the frame as a whole is one valid msgpack map.
 """
@@ -56,9 +56,9 @@ _ARRAY32_MARK = 0xDD
 # Decoding takes about 5 ms per MiB on the event loop for a frame of small values, so only frames with records, which
 # are not decoded, may be larger.
 MAX_PLAIN_BYTES = 1 << 20
-PIECE = 256  # values encoded per call for a large response
-MAX_SHOWN = 300  # characters of a frame quoted in an error
-MAX_ODD_SIZE = 400  # bytes of an invalid "op" or "id" that are decoded to quote them
+PIECE = 256  # number of values encoded per call for a large response
+MAX_SHOWN = 300  # maximum characters of a frame quoted in an error
+MAX_ODD_SIZE = 400  # maximum bytes of an invalid "op" or "id" that are decoded to quote them
 # Errors of the decoder: malformed or of a wrong type, invalid UTF-8, nested too deeply.
 _UNREADABLE = (DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -118,7 +118,7 @@ def decode_request(frame: memoryview | bytes) -> tuple[int, NativeRequest]:
     try:
         framed = _request_decoder.decode(frame)
     except _UNREADABLE as problem:
-        if is_large:  # searching it for the id could take too long
+        if is_large:  # searching the frame for the id could take too long
             raise RequestError(f"produce: {str(problem)[:MAX_SHOWN]}") from None
         raise _request_error(frame, problem) from None
     request: NativeRequest = framed
@@ -147,7 +147,7 @@ def encode_response(request_id: int, response: Value, limit: int = NO_LIMIT, max
 
 
 def _joined(pieces: list[Any]) -> list[Sized]:
-    """Join pieces to long ones of about CUT_BYTES."""
+    """Join pieces into longer ones of about CUT_BYTES."""
     joined: list[Sized] = []
     start = size = 0
     for number, piece in enumerate(pieces, 1):
@@ -159,7 +159,7 @@ def _joined(pieces: list[Any]) -> list[Sized]:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """Yield the encoded value in pieces that each take little time."""
+    """Yield the encoded value in pieces that each take little time to encode."""
     if isinstance(value, tuple) and len(value) > PIECE:
         yield _array_header(len(value))
         for each in value:
@@ -198,7 +198,7 @@ def decode_response(frame: memoryview | bytes, response_type: type[R]) -> tuple[
         framed = _reply_decoders[response_type].decode(frame)
     except _UNREADABLE as problem:
         kind, framed = ErrorResponse, _decode_error(frame, problem)
-    if getattr(framed, "error", ErrorCode.NONE) is not ErrorCode.NONE:  # some responses have the field themselves
+    if getattr(framed, "error", ErrorCode.NONE) is not ErrorCode.NONE:  # some responses have a field of this name
         return framed.id, ErrorResponse(error=framed.error, message=framed.message)
     fields = asdict(framed)
     request_id: int = fields.pop("id")
@@ -233,7 +233,7 @@ def _is_request_id(value: object) -> bool:
 
 
 def _decode_error(frame: memoryview | bytes, problem: Exception) -> Any:
-    """Decode an error response; raise ReplyError with `problem` if the frame is not one either."""
+    """Decode an error response. Raises ReplyError with `problem` if the frame is not an error response either."""
     try:
         return _error_decoder.decode(frame)
     except _UNREADABLE:

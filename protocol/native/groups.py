@@ -96,8 +96,8 @@ class GroupPosition(Value, frozen=True, kw_only=True, gc=False):
     """A group's progress in a partition with a committed offset or an assignment.
 
     The partition holds offsets [log_start_offset, high_watermark); both are NO_OFFSET if it no longer exists. For a
-    share group, `offset` is the first offset in flight, and `unfinished` the number of records from there on that are
-    neither accepted nor rejected, -1 if unknown. Replies before version 12 omit it.
+    share group, `offset` is the first offset in flight, and `unfinished` the number of records from that offset on that
+    are neither accepted nor rejected, -1 if unknown. Replies before version 12 omit `unfinished`.
     """
 
     topic: str

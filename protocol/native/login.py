@@ -8,7 +8,7 @@ from warmlog.protocol.request import Value
 
 
 class AuthenticateRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Send a token of a SASL mechanism, the same one for the whole exchange."""
+    """Send a token of a SASL mechanism. All requests of an exchange name the same mechanism."""
 
     api: ClassVar[str] = "authenticate"
     mechanism: Annotated[str, Meta(max_length=64)]
@@ -19,7 +19,7 @@ class AuthenticateRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AuthenticateResponse(Value, frozen=True, kw_only=True, gc=False):
-    """The mechanism's answer. The last one also has how long the login is valid; 0 means forever."""
+    """The mechanism's answer. The last answer also has the time for which the login is valid; 0 means forever."""
 
     token: bytes
     complete: bool

@@ -168,7 +168,7 @@ class ReceivedFetch(FetchResponse, frozen=True, kw_only=True):
 
 
 class Operation(Struct, frozen=True):
-    """An operation's request and response; `received` is the type that a client decodes the response to."""
+    """An operation's request and response. `received`: the type to which a client decodes the response."""
 
     request: type[NativeRequest]
     response: type[Value]

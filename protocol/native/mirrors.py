@@ -25,9 +25,9 @@ class DescribeMirrorRequest(Value, frozen=True, kw_only=True, gc=False):
 class MirroredPartition(Value, frozen=True, kw_only=True, gc=False):
     """A copy of a partition and its lag; all numbers are -1 if unknown.
 
-    `source_end`: end of the records that consumers at the source can read. `lag_bytes` is an estimate, from the size of
+    `source_end`: end of the records that consumers at the source can read. `lag_bytes`: an estimate, from the size of
     the records copied last. `lag_ms`: time since the copy was last known to be complete. `promoted_at`: the end of the
-    copy when it became writable, -1 before that.
+    copy when it became writable, or -1 before.
     """
 
     partition: int
@@ -41,7 +41,7 @@ class MirroredPartition(Value, frozen=True, kw_only=True, gc=False):
 
 
 class MirroredTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic that is, was or should be a mirror. `cluster_id`: cluster of its source, empty if it is no mirror."""
+    """A topic that is, was or should be a mirror. `cluster_id`: cluster of its source, empty if it is not a mirror."""
 
     name: str
     state: MirrorState

@@ -23,7 +23,7 @@ class Acknowledgement(StrEnum):
     ACCEPT = "accept"  # processed
     RELEASE = "release"  # deliver again, to any member
     REJECT = "reject"  # do not deliver again
-    RENEW = "renew"  # keep it for another lock duration
+    RENEW = "renew"  # hold it for another lock duration
 
 
 class HeartbeatShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
@@ -64,8 +64,8 @@ class AcknowledgedPartition(Value, frozen=True, kw_only=True, gc=False):
 class FetchShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
     """Acquire records of a session's partitions, and acknowledge records that were acquired before.
 
-    `session_epoch`: 0 opens the session, each later request adds one, -1 ends it. `is_strict`: never acquire more than
-    `max_records` records, even if that splits a batch.
+    `session_epoch`: 0 opens the session, each later request increments it, -1 ends the session. `is_strict`: never
+    acquire more than `max_records` records, even if that splits a batch.
     """
 
     api: ClassVar[str] = "fetch_share_group"
@@ -83,7 +83,7 @@ class FetchShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AcquiredOffsets(Value, frozen=True, kw_only=True, gc=False):
-    """A range of offsets the member now holds, inclusive, and their delivery count."""
+    """A range of offsets (inclusive) that the member now holds, and their delivery count."""
 
     first_offset: int
     last_offset: int
@@ -157,7 +157,7 @@ class ShareStart(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ResetShareGroupRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Set the start offsets of a share group without members, and discard its delivery state from there on."""
+    """Set the start offsets of a share group without members, and discard its delivery state from these offsets on."""
 
     api: ClassVar[str] = "reset_share_group"
     group: str
@@ -171,7 +171,7 @@ class ResetShareGroupResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class GroupAlteration(Value, frozen=True, kw_only=True, gc=False):
-    """Changes of a group's settings, by Kafka's names; None resets one to the broker's default."""
+    """Changes of a group's settings, by Kafka's names; the value None resets a setting to the broker's default."""
 
     name: str
     configs: TextSettings[str | None]

@@ -51,7 +51,7 @@ _new = tuple.__new__
 _BASE_OFFSET: Final = Struct(">q")
 _LEADER_EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
-_LENGTH: Final = Struct(">8xi")  # of what follows it
+_LENGTH: Final = Struct(">8xi")  # the length of the bytes after this field
 
 # Message formats before version 2.
 OLD_MAGICS = (0, 1)
@@ -94,7 +94,7 @@ def headers(buffer: Buffer, position: int = 0, end: int | None = None) -> Iterat
 
 
 def batch_spans(records: Buffer) -> Iterator[tuple[int, int]]:
-    """Yield (position, size) of each batch by lengths alone, for batches that are validated later.
+    """Yield (position, size) of each batch, reading only lengths, for batches that are validated later.
 
     Stops if no whole header is left, and after a batch whose length is smaller than a header: its size is 0. The
     last batch may extend past the end of the buffer.

@@ -1,8 +1,8 @@
 """Build batches from records, as a producer sends them.
 
-A fast producer keeps one `BatchBuilder` per partition: `append` is a method of the compiled codec and returns the size
+A fast producer has one `BatchBuilder` per partition: `append` is a method of the compiled codec and returns the size
 so far, to compare with the batch size. To add many records in one call, pass them as tuples to `extend` or
-`build_batch`, which costs a fifth per record.
+`build_batch`, which takes a fifth of the time per record.
 """
 
 from collections.abc import Iterable
@@ -45,10 +45,10 @@ def record_size_bound(key: bytes | None, value: bytes | None, headers: Headers =
 
 
 class BatchBuilder(RecordEncoder):
-    """Collect records and build a batch from them. Not thread-safe.
+    """Collects records and builds a batch from them. Not thread-safe.
 
     Inherits `append`, `extend`, `clear` and the attributes `count`, `records_size`, `base_timestamp` and
-    `max_timestamp` from `record.RecordEncoder`. `build` keeps the records, so that a retry can build them again with
+    `max_timestamp` from `record.RecordEncoder`. `build` retains the records, so that a retry can build them again with
     other producer fields; `clear` starts the next batch and reuses the memory.
     """
 

@@ -1,6 +1,6 @@
 """Import the compiled record codec if it was built, otherwise the pure Python one.
 
-WARMLOG_PURE=1 in the environment selects the pure one, for tests and comparisons.
+WARMLOG_PURE=1 in the environment selects the pure Python codec, for tests and comparisons.
 """
 
 import os
@@ -37,7 +37,7 @@ def _load_compiled() -> tuple[bool, ImportError | None]:
     return True, None
 
 
-# Whether the compiled codec is in use; why it cannot be imported.
+# Whether the compiled codec is in use, and the reason why it cannot be imported.
 compiled, missing = _load_compiled()
 
 # Validate a buffer that holds one plain batch (uncompressed, no unusual attributes) in one call: header, CRC and, if

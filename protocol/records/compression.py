@@ -1,4 +1,4 @@
-"""Compress and decompress the block of a batch, framed as Kafka frames it.
+"""Compress and decompress the block of a batch, in Kafka's framing.
 
 gzip: one or more members of RFC 1952. lz4: the frame format with independent blocks of 64 KiB. zstd: one or more
 frames; Java's omit the content size that one-shot decompressors need. snappy: written in the framing of the xerial
@@ -12,7 +12,7 @@ library, as Java clients do; read in that framing, or as one raw block as librdk
 
 A block is read in one of two ways:
 
-    strict    blocks from producers: refuses whatever any of Kafka's decoders refuses, and bytes outside the block
+    strict    blocks from producers: refuses any input that one of Kafka's decoders refuses, and bytes outside the block
 
 | | strict refuses, lenient reads |
 |---|---|
@@ -24,13 +24,13 @@ A block is read in one of two ways:
 The libraries are imported on first use to keep startup fast.
 
 Invariants:
-1. Decompression never produces more than `max_size` bytes (plus a constant), whatever size a block states; it stops
-   there and raises.
+1. Decompression never produces more than `max_size` bytes (plus a constant), regardless of the size that a block
+states; at the limit it stops and raises.
 2. A truncated block raises CompressionError. Bytes after an lz4 frame are ignored, as in Kafka.
-3. No step holds the GIL for long: a block of more than `JOINED` bytes is decompressed in steps into a mapping of its
-   own. Python frees a mapping without the GIL, but 128 MiB of bytes with it, which takes tens of milliseconds.
-4. `decompressed_parts` takes bounded memory, whatever the block opens to: a part has at most `STEP` bytes, or the
-   content of one lz4 block (4 MiB) or one snappy chunk (22 times its compressed size).
+3. No step holds the GIL for long: a block of more than `JOINED` bytes is decompressed in steps into a separate mapping.
+Python frees a mapping without the GIL, but holds the GIL to free 128 MiB of bytes, which takes tens of milliseconds.
+4. `decompressed_parts` takes bounded memory, regardless of the decompressed size: a part has at most `STEP` bytes, or
+the content of one lz4 block (4 MiB) or one snappy chunk (22 times its compressed size).
 
 Source: org.apache.kafka.common.compress; `tests/fixtures/kafka/4.3.1/frames.jsonl` holds Kafka's own verdicts.
 """
@@ -83,7 +83,7 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None) -> bytes:
 
 
 def compressed_parts(codec: Codec, parts: Iterable[Buffer]) -> Iterator[Buffer]:
-    """Compress parts as one block of `codec`, at the default level, and yield it in parts. Takes bounded memory."""
+    """Compress parts as one block of `codec` at the default level, and yield the block in parts, in bounded memory."""
     return _PART_COMPRESSORS[codec](parts)
 
 
@@ -105,7 +105,7 @@ def decompressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
 
 
 def _gathered(parts: Iterator[Buffer], max_size: int) -> Buffer:
-    """Return the parts as one block: joined up to JOINED bytes, else in a mapping.
+    """Return the parts as one block: joined if they have up to JOINED bytes, otherwise in a mapping.
 
     Raises DecompressedSizeError if they take more than `max_size` bytes.
     """
@@ -120,7 +120,7 @@ def _gathered(parts: Iterator[Buffer], max_size: int) -> Buffer:
         raise too_large(max_size)
     if size <= JOINED:
         return head[0] if len(head) == 1 else b"".join(head)
-    area = mmap.mmap(-1, max_size)  # only pages written are allocated
+    area = mmap.mmap(-1, max_size)  # only written pages are allocated
     end = 0
     for part in chain(head, parts):
         if len(part) > max_size - end:

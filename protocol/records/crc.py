@@ -13,7 +13,7 @@ __all__ = ["crc32c"]
 
 
 def load_extension(package: str, name: str) -> ModuleType | None:
-    """Load an extension module of a package without running the package's `__init__`; None if it is not found."""
+    """Load an extension module of a package without running the package's `__init__`; return None if not found."""
     parent = PathFinder.find_spec(package)
     if parent is None or parent.submodule_search_locations is None:
         return None

@@ -51,7 +51,7 @@ RECORD_COUNT_POSITION: Final = 57
 LOG_OVERHEAD: Final = 12
 # Batch length of a batch without records.
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
-# Largest batch: Kafka keeps sizes in an int32.
+# Largest batch: Kafka stores sizes in an int32.
 MAX_BATCH_SIZE: Final = (1 << 31) - 1
 # First byte covered by the CRC.
 CRC_START: Final = ATTRIBUTES_POSITION
@@ -163,7 +163,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_invalid_max_timestamp(self) -> bool:
-        """Whether the max timestamp is wrong: smaller than the first record's.
+        """Whether the max timestamp is invalid, that is, less than the first record's timestamp.
 
         sarama up to 1.45.0 leaves it at -1 in compressed batches, and some brokers store it so.
         """
@@ -175,7 +175,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may remove the batch's tombstones and markers (ms); None if it is not set.
+        """The time (ms) from which compaction may remove the batch's tombstones and markers, or None if it is not set.
 
         Timestamp deltas of the records remain relative to it.
         """

@@ -105,7 +105,7 @@ def uncompressed_records(
 def batch_windows(buffer: Buffer, position: int, header: BatchHeader) -> Iterator[Window]:
     """Yield the records of the batch at `position`, decompressed part by part: see `record_windows`.
 
-    Raises what `decode_batch` raises, also after some windows; records are validated when a window is decoded.
+    Raises the errors of `decode_batch`, also after some windows; records are validated when a window is decoded.
     """
     block = _block(buffer, position, header)
     if header.attributes & CODEC_MASK:
@@ -116,7 +116,7 @@ def batch_windows(buffer: Buffer, position: int, header: BatchHeader) -> Iterato
 def offsets_and_times(buffer: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
     """Yield offset and timestamp of each record of the batch at `position`, in bounded memory.
 
-    Raises what `decode_batch` raises, also after some records.
+    Raises the errors of `decode_batch`, also after some records.
     """
     for window in batch_windows(buffer, position, header):
         yield from decode_records(
@@ -140,7 +140,8 @@ def _offset_and_time(offset: int, timestamp: int, *_: object) -> tuple[int, int]
 def with_sound_timestamp(buffer: Buffer, position: int, header: BatchHeader) -> BatchHeader:
     """Return the header of the batch at `position`, with the max timestamp of its records if its own is invalid.
 
-    If the records cannot be read, it is the timestamp of the first one. Decompresses the batch: not for an event loop.
+    If the records cannot be read, it is the timestamp of the first record. The batch is decompressed, so do not call
+    this on an event loop.
     """
     if not header.has_invalid_max_timestamp:
         return header
@@ -164,9 +165,9 @@ def decoded_batches(
     """Yield (header, records) of each complete batch in `buffer`, which may end within a batch as fetched bytes do.
 
     `from_offset` skips records below it (a fetch starts with the whole batch that holds the offset); the objects from
-    `make` then need an `offset`. Batches entirely below it are not decoded. Control batches come with an empty list,
-    and so do those that `discards` (of an `AbortedFilter`) selects.
-    Raises what `read_header`, `verify_crc` (unless `check_crc=False`) and `decode_batch` raise, after yielding the
+    `make` then need an `offset`. Batches entirely below it are not decoded. Control batches, and batches selected by
+    `discards` (of an `AbortedFilter`), have an empty list.
+    Raises the errors of `read_header`, `verify_crc` (unless `check_crc=False`) and `decode_batch`, after yielding the
     batches before the invalid one.
     """
     for position, header in headers(buffer):
@@ -210,7 +211,7 @@ def _codec(header: BatchHeader) -> Codec:
 
 
 def _block(buffer: Buffer, position: int, header: BatchHeader) -> memoryview:
-    """Return what follows the header of a batch. Raises CorruptBatchError if it is cut off."""
+    """Return the bytes after the header of a batch. Raises CorruptBatchError if the batch is cut off."""
     end = position + header.size
     if end > len(buffer):
         refuse_cut(header, len(buffer) - position)

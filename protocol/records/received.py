@@ -1,6 +1,6 @@
 """Classify received batches before they are validated, and stamp them with the fields that the broker sets.
 
-The reference for the functions of the same names in `_codec`; `codec` imports the ones in use.
+This is the reference for the functions of the same names in `_codec`; `codec` imports those in use.
 """
 
 from struct import Struct
@@ -19,7 +19,7 @@ from warmlog.protocol.records.layout import (
 )
 from warmlog.protocol.records.record import Buffer
 
-#: Copying a batch of up to this size costs less than a view of it, which would be another buffer to write.
+#: Copying a batch of up to this size is cheaper than a view of it, which would be another buffer to write.
 MAX_COPIED_SIZE: Final = 2048
 
 _LENGTH: Final = Struct(">i")
@@ -42,8 +42,8 @@ def is_plain_batch(records: Buffer) -> bool:
 def stamped_batch(records: memoryview, start: int, end: int, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
     """Return the buffers of the batch in bytes [start, end) as stored: with its base offset and leader epoch.
 
-    The received bytes are not modified: a small batch is copied whole, of a larger one only the first STAMPED_SIZE
-    bytes. Raises ValueError if the range does not hold a batch header.
+    The received bytes are not modified: a small batch is copied completely; for a larger one, only the first
+    STAMPED_SIZE bytes are copied. Raises ValueError if the range does not hold a batch header.
     """
     if not 0 <= start <= end - HEADER_SIZE <= len(records) - HEADER_SIZE:
         raise ValueError(f"no batch in bytes {start} to {end} of {len(records)}")

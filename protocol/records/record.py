@@ -47,12 +47,12 @@ MAX_UINT32 = (1 << 32) - 1
 MAX_INT64: Final = (1 << 63) - 1
 MAX_UINT64 = (1 << 64) - 1
 MIN_INT64: Final = -(1 << 63)
-# Limit on the invalid records listed in a response; a batch can hold 100,000.
+# Maximum number of invalid records listed in a response; a batch can hold 100,000.
 MAX_FAULTS = 100
 LAST_SHIFT_32 = 28
 LAST_SHIFT_64 = 63
 
-# Why a record is invalid. The compiled codec returns the index, and `refuse_record` raises with the text.
+# Reasons why a record is invalid. The compiled codec returns the index, and `refuse_record` raises with the text.
 REASONS = (
     "it is cut off",
     "a varint has too many bytes",
@@ -106,7 +106,7 @@ def _read_varint(
     data: bytes, position: int, end: int, last_shift: int = LAST_SHIFT_32, largest: int = MAX_UINT32
 ) -> tuple[int, int]:
     """Return the number at `position` and the position after it."""
-    if position < end and (byte := data[position]) < 0x80:  # most have one byte
+    if position < end and (byte := data[position]) < 0x80:  # most varints have one byte
         return (byte >> 1) ^ -(byte & 1), position + 1
     value = shift = 0
     while True:
@@ -219,7 +219,7 @@ def scan_records(  # noqa: PLR0917 - positional, as for decode_records
 
     Timestamps (ms) must be in [earliest, latest] or -1 for none; the max is -1 if no record has one. A violation is
     (index, timestamp), or (index, None) for a missing key with `need_keys`; the first MAX_FAULTS are returned. Raises
-    what `walk_records` raises, and InvalidRecordError for a timestamp that exceeds 64 bits.
+    the errors of `walk_records`, and InvalidRecordError for a timestamp that exceeds 64 bits.
     """
     data = _records_part(buffer, start, end, count)
     largest = NO_TIMESTAMP
@@ -322,7 +322,7 @@ def _write_headers(parts: list[bytes], headers: Headers) -> None:
 
 
 class RecordEncoder:
-    """Encode the records of one batch: the hot loop of `builder.BatchBuilder`.
+    """Encodes the records of one batch: the hot loop of `builder.BatchBuilder`.
 
     `count` is the number of records so far, `records_size` their size in bytes; `base_timestamp` (the first record's)
     and `max_timestamp` are in ms, -1 while empty. Not thread-safe.
@@ -375,7 +375,7 @@ class RecordEncoder:
     def extend(self, rows: Iterable[Row]) -> int:
         """Add records given as tuples (timestamp, key, value, headers); return the size of all records so far.
 
-        Raises what `append` raises; the rows before the rejected one have then been added.
+        Raises the errors of `append`; the rows before the rejected one have then been added.
         """
         for row in rows:
             if not (isinstance(row, tuple) and len(row) == 4):

@@ -4,8 +4,8 @@ Offsets and append times are set later, by `validation.check_batches` and `codec
 thread; decompression and compression release the GIL.
 
 Invariants:
-1. No block is decompressed beyond the size limit, whatever size it states (see `compression`). The limit grows with the
-   block: the time that a client's batches take is bounded by the bytes it sends.
+1. No block is decompressed beyond the size limit, regardless of the size that it states (see `compression`). The limit
+grows with the block, so the bytes that a client sends bound the time that its batches take.
 2. The bytes of records never change; only the compressed block and the header do.
 
 Source: org.apache.kafka.storage.internals.log.LogValidator.validateMessagesAndAssignOffsetsCompressed.
@@ -28,7 +28,7 @@ MAX_RATIO = 64
 
 
 class Reencoding:
-    """Converts batches from a producer to the topic's codec one after the other. The work starts with `run`.
+    """Converts batches from a producer to the topic's codec one at a time. The work starts with `run`.
 
     `max_decompressed_size` limits the decompressed size of one batch, in bytes.
     """
@@ -47,13 +47,13 @@ class Reencoding:
         self._now_ms = now_ms
         self._max_size = max_decompressed_size
         self._checked: Sequence[tuple[int, BatchHeader]] | None = None
-        self._done = 0  # batches
+        self._done = 0  # number of converted batches
         self._parts: list[Buffer] = []
 
     def run(self, is_over: Callable[[], bool]) -> Buffer | None:
-        """Convert the remaining batches and return them all; None if `is_over` returned true between two batches.
+        """Convert the remaining batches and return all, or None if `is_over` returned true between two batches.
 
-        Raises what `reencode_batches` raises.
+        Raises the errors of `reencode_batches`.
         """
         view = self._view
         if self._checked is None:
@@ -74,8 +74,8 @@ def reencode_batches(
     """Validate batches from a producer and return them in the topic's codec, with correct max timestamps.
 
     Returns the input if nothing had to change. `max_decompressed_size` limits the decompressed size of one batch, in
-    bytes. Raises what `check_batches` raises, CompressionError for a block that is invalid, and DecompressedSizeError
-    for one that decompresses to more than that, or to more than both `FREE_SIZE` and `MAX_RATIO` times its size.
+    bytes. Raises the errors of `check_batches`, CompressionError for an invalid block, and DecompressedSizeError for a
+    block that decompresses to more than that, or to more than both `FREE_SIZE` and `MAX_RATIO` times its size.
     """
     done = Reencoding(buffer, rules, now_ms, max_decompressed_size=max_decompressed_size).run(lambda: False)
     assert done is not None, "it is never over"

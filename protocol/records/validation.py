@@ -4,7 +4,7 @@ Invariants:
 1. All or nothing: one invalid record rejects everything sent with it.
 2. Received bytes are never modified. If a header field has to change, the returned header has the new value and
    STALE_CRC, and the stored header is written with `batch.rewritten_start`.
-3. Where records are walked, the max timestamp of a batch is that of its records, whatever its header states.
+3. If records are walked, the max timestamp of a batch is that of its records, regardless of its header.
 4. Compressed batches are not decompressed here: NeedsReencodingError requests `reencode`. Without `BatchRules.walk`
    this happens only for batches whose header timestamps are invalid or whose keys are required.
 
@@ -241,7 +241,7 @@ def _check_attributes(header: BatchHeader) -> None:
 def _needs_reencoding(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
     """Decide whether a batch must be decompressed, to change its codec or to validate its records.
 
-    Invalid timestamps in the header require it too, so that the error names the record.
+    Invalid timestamps in the header also require it, so that the error names the record.
     """
     codec = header.attributes & CODEC_MASK
     if rules.codec is not None and rules.codec != codec:

@@ -8,8 +8,8 @@ A block of up to `WINDOW` bytes is one window. A record that is larger than that
 deltas and key, an empty value and no headers; `Window.large` yields the bytes of the record itself.
 
 Invariants:
-1. The windows hold `count` records, and nothing is left over after them; otherwise InvalidRecordError is raised, by
-   `record_windows` or when the last window is decoded.
+1. The windows hold `count` records, and no bytes remain after them; otherwise InvalidRecordError is raised, by
+`record_windows` or when the last window is decoded.
 2. A large record is read or skipped before the next window.
 """
 
@@ -33,7 +33,7 @@ from warmlog.protocol.records.record import (
 
 __all__ = ["WINDOW", "LargeRecord", "Window", "record_windows"]
 
-WINDOW = 4 << 20  # bytes: most blocks are smaller, so that walking over their records to split them is rare
+WINDOW = 4 << 20  # bytes; most blocks are smaller, so that walking their records to split them is rare
 _MAX_VARINT = 5  # bytes
 _MAX_VARLONG = 10
 _NULL, _EMPTY = _write_varint(-1), _write_varint(0)
@@ -53,13 +53,13 @@ class LargeRecord:
         self._rest = rest
 
     def parts(self, shift_ms: int = 0) -> Iterator[Buffer]:
-        """Yield the record, with `shift_ms` added to its timestamp delta. Raises what `record_windows` raises."""
+        """Yield the record, with `shift_ms` added to its timestamp delta. Raises the errors of `record_windows`."""
         start = self._attributes + _write_varint(self._timestamp_delta + shift_ms) + self._fields
         yield _write_varint(len(start) + self._rest) + start
         yield from self.rest()
 
     def rest(self) -> Iterator[Buffer]:
-        """Yield the unread bytes, from the value on. Raises what `record_windows` raises."""
+        """Yield the unread bytes, from the value on. Raises the errors of `record_windows`."""
         while self._rest:
             part = self._source.take_some(self._rest)
             self._rest -= len(part)
@@ -68,7 +68,7 @@ class LargeRecord:
 
 @dataclass(slots=True)
 class Window:
-    """`count` whole records; if `large` is set, `records` is the stub of that record."""
+    """A window of `count` whole records. If `large` is set, `records` is the stub of that record."""
 
     records: Buffer
     count: int
@@ -78,7 +78,7 @@ class Window:
 def record_windows(parts: Iterator[Buffer], count: int) -> Iterator[Window]:
     """Yield the windows of `count` records, at least one.
 
-    Records are not validated beyond what splitting them needs. Raises InvalidRecordError, and what `parts` raises.
+    Records are validated only as far as splitting requires it. Raises InvalidRecordError, and the errors of `parts`.
     """
     source = _Source(parts, count)
     while not source.fill(WINDOW):
@@ -105,7 +105,7 @@ class _Source:
         return self._size
 
     def fill(self, size: int) -> bool:
-        """Read until at least `size` bytes are available; return whether the block ends before that."""
+        """Read until at least `size` bytes are available; return whether the block ends before."""
         while self._size < size:
             part = next(self._parts, None)
             if part is None:
@@ -115,7 +115,7 @@ class _Source:
         return False
 
     def take(self, size: int) -> Buffer:
-        """Remove and return bytes that have been added."""
+        """Remove and return `size` available bytes."""
         data = self._joined()
         self._put_back(data, size)
         return data if size == len(data) else memoryview(data)[:size]

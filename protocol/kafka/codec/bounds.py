@@ -14,8 +14,8 @@ NO_TOPIC_ID = bytes(16)
 
 # Work is counted in units: one per array element and tagged field, per 256 bytes of long text and per
 # KiB of copied bytes. A unit costs 0.2 to 0.5 us compiled (1 us for a KiB copied to new memory) and 1 to 2 us in pure
-# Python. `Engine.loop_work` limits the work of the event loop in one go.
-NO_LIMIT = 1 << 62  # of work, or of bytes
+# Python. `Engine.loop_work` limits the work that the event loop does without a pause.
+NO_LIMIT = 1 << 62  # no limit of work or bytes
 TEXT_SHIFT = 8
 COPY_SHIFT = 10
 BREATH = 1024  # units of work after which a compiled reader or writer without a limit briefly releases the GIL

@@ -1,7 +1,7 @@
-"""Choose the engine that runs plans: the compiled one if it was built, else the pure one.
+"""Choose the engine that runs plans: the compiled engine if it was built, otherwise the pure one.
 
-WARMLOG_PURE=1 in the environment chooses the pure one. The reader or writer of a table in one version is created at its
-first use and kept.
+WARMLOG_PURE=1 in the environment selects the pure one. The reader or writer of a table in one version is created at its
+first use and cached.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from warmlog.protocol.records import codec
 class Engine:
     """The classes of one engine; `pure` documents them.
 
-    loop_work: units of work (`bounds.py`) that the event loop may do in one go, about 1 to 3 ms.
+    loop_work: units of work (`bounds.py`) that the event loop may do without a pause, about 1 to 3 ms.
     """
 
     name: str
@@ -56,7 +56,7 @@ def _compiled() -> Engine | None:
     if not codec.compiled:
         return None
     try:
-        from warmlog.protocol.kafka.codec import _compiled as made  # imported only if it was built and is wanted
+        from warmlog.protocol.kafka.codec import _compiled as made  # imported only if it was built and is not disabled
     except ImportError:
         return None
     return Engine("compiled", 4096, made.MessageReader, made.MessageWriter, made.RequestDecoder, made.ReplyEncoder)

@@ -1,7 +1,8 @@
-"""Plans: a table of fields resolved for one version and form, as steps in the order of the wire.
+"""Plans: a table of fields resolved for one version and form, as steps in wire order.
 
-Both engines start from a plan: `source.py` turns it into straight-line Python, `_compiled.pyx` interprets it. All
-questions that depend on the version (does it have the field, may it be null, what replaces it if not) are settled here.
+Both engines start from a plan: `source.py` turns it into straight-line Python, `_compiled.pyx` interprets it. The plan
+resolves everything that depends on the version: whether it has a field, whether the field may be null, and what
+replaces a missing field.
 
     reading     steps, then the tagged fields; each step names the argument it fills. `constants` are the arguments
                 not filled by a step: fields that the version lacks, and tagged fields until they are read.
@@ -86,8 +87,8 @@ class ReadStep:
     null: Any = None
     convert: Convert | None = None
     only: Only | None = None
-    of: "ReadPlan | None" = None  # STRUCT, FLAT, and the elements of an ARRAY of structs
-    element: Code | None = None  # of an ARRAY of primitives
+    of: "ReadPlan | None" = None  # for STRUCT, FLAT, and the elements of an ARRAY of structs
+    element: Code | None = None  # for the elements of an ARRAY of primitives
     tagged: bool = False  # null is a count of 0 in a struct with a tag, the byte -1 in any other
 
 
@@ -214,7 +215,7 @@ class _Resolver:
         }
 
     def _absent(self, entry: Field) -> Any:
-        """Return the value of a field that the version lacks."""
+        """Return the value for a field that the version lacks."""
         if not self._bound:
             return entry.absent
         if entry.absent is None:
@@ -371,7 +372,7 @@ class _Resolver:
                 return codes
         return None
 
-    # -- both --
+    # -- reading and writing --
 
     def _present(self, table: Struct) -> tuple[list[Field], list[Field]]:
         """List the version's fields in order, and its tagged fields by tag."""
@@ -409,7 +410,7 @@ def _arguments(steps: Sequence[ReadStep]) -> tuple[str, ...]:
 
 
 def _defaults(into: Callable[..., Any] | None) -> dict[str, Any]:
-    """Return the defaults of a value's class, which need not be passed."""
+    """Return the defaults of a value's class, which need not be passed as arguments."""
     if not (isinstance(into, type) and issubclass(into, msgspec.Struct)):
         return {}
     defaults = into.__struct_defaults__

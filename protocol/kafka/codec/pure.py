@@ -1,4 +1,4 @@
-"""Run plans as generated Python. Same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
+"""Run plans as generated Python, with the same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
 
 from collections.abc import Callable, Sized
 from struct import Struct, error
@@ -79,7 +79,7 @@ class RequestDecoder:
         limit: units of work (`bounds.py`) after which LargeMessageError is raised: then decode it in a worker thread,
         without the limit, where the GIL is released regularly.
 
-        Raises what `find`, `unserved` and `refuse` raise, and MalformedError.
+        Raises MalformedError, and the errors of `find`, `unserved` and `refuse`.
         """
         try:
             key, version, correlation_id = _HEADER.unpack_from(frame)
@@ -108,7 +108,8 @@ class ReplyEncoder:
     """Writes replies with their headers.
 
     find(api, version) -> (writer, whether the header is flexible). A response of `failure_type` is converted by
-    api.failed(request, response). Text that is too long is cut: only messages that quote the request can be.
+    api.failed(request, response). Text that is too long is truncated; only messages that quote the request can be too
+    long.
     """
 
     def __init__(self, find: Callable[[Any, int], Any], failure_type: type) -> None:
@@ -121,7 +122,7 @@ class ReplyEncoder:
     ) -> list[Sized]:
         """Encode the whole reply frame in order: bytes, plus a fetch's `records` objects unchanged.
 
-        limit: as in `RequestDecoder.decode`. max_bytes: without the records. Raises UnwritableError,
+        limit: as in `RequestDecoder.decode`. max_bytes: limit of the size without the records. Raises UnwritableError,
         ReplyTooLargeError.
         """
         api, version = call.api, call.version

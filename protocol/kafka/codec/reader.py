@@ -5,11 +5,11 @@
     bytes, records  int32 length, -1 null         uvarint length + 1, 0 null
     array           int32 count, -1 null          uvarint count + 1, 0 null
     end of struct   nothing                       uvarint count of tagged fields, each: uvarint tag, uvarint size, data
-    integers big-endian; a uuid is 16 bytes; a boolean one byte, anything but 0 is true
+    integers are big-endian; a uuid is 16 bytes; a boolean is one byte, true unless it is 0
 
 Invariants (the compiled engine has the same):
 1. A length or a count is compared with the rest of the frame before anything is allocated for it.
-2. Elements are counted over the whole frame, as are unknown tags, whatever struct they are in (`bounds.py`).
+2. Elements and unknown tags are counted over the whole frame, regardless of their structs (`bounds.py`).
 3. Data is a view of the frame, never a copy.
 4. Invalid input raises MalformedError, or UnicodeDecodeError for text that is not UTF-8.
 5. Bytes after a message are ignored, as in Kafka.
@@ -247,7 +247,7 @@ class Reader:
 
 
 class FlexibleReader(Reader):
-    """Reads a message of a flexible version. One-byte lengths, which are nearly all, are read inline."""
+    """Reads a message of a flexible version. One-byte lengths, by far the most common, are read inline."""
 
     __slots__ = ()
     flexible: ClassVar[bool] = True

@@ -12,7 +12,7 @@ A table is read and written in two forms:
                 `Field.attr` is a field's argument (reading) or attribute (writing). A broker reads requests and writes
                 responses, a peer does the opposite, from the same tables.
 
-Readers and writers are created at the first use of a version (`plan.py`) and kept.
+Readers and writers are created at the first use of a version (`plan.py`) and cached.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ SAME_NAME = ""
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A kind without parts. `wire`: name of the layout, if several kinds share one."""
+    """A kind without parts. `wire`: name of the layout, if several kinds share a layout."""
 
     name: str
     zero: object
@@ -77,13 +77,13 @@ def error_of(code: int) -> ErrorCode:
 
 
 def not_negative(number: int) -> int:
-    """Read a limit or a duration: negative ones count as 0."""
+    """Read a limit or a duration; negative values count as 0."""
     return max(number, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """The allowed values of a field; a request with any other is read, then refused with `message` (formatted)."""
+    """The allowed values of a field. A request with another value is read, then refused with `message`, formatted."""
 
     values: tuple[Any, ...]
     code: ErrorCode
@@ -94,12 +94,12 @@ class Only:
 class Field:
     """One field of a struct.
 
-    attr: the field's argument or attribute; None: skip it when reading, write the default.
+    attr: the field's argument or attribute; None: skip the field when reading, write the default.
     convert: applied to the value that was read.
     get: computes the value to write, instead of reading the attribute.
-    per_reply: computes it from (request, version), once for the whole reply.
+    per_reply: computes the value to write from (request, version), once for the whole reply.
     null: replaces null in the bound form: a value read as null, and None if the version has no null.
-    only: refuse other values, in the bound form.
+    only: the allowed values in the bound form.
     before: {version: {error: error}}: the codes sent instead to clients older than a version.
     """
 
@@ -119,16 +119,16 @@ class Field:
     before: Mapping[int, Mapping[int, int]] | None = None
 
     def is_in(self, version: int) -> bool:
-        """Whether a version has the field."""
+        """Return whether a version has the field."""
         return self.since <= version <= self.until
 
     def is_nullable(self, version: int) -> bool:
-        """Whether the field may be null in a version."""
+        """Return whether the field may be null in a version."""
         return version >= self.nullable
 
     @property
     def absent(self) -> Any:
-        """The value in versions that lack the field."""
+        """The value for versions that lack the field."""
         return self.kind.zero if self.default is REQUIRED else self.default
 
     @property
@@ -156,7 +156,7 @@ class Struct:
         self.fields = fields
         self.into = into
         self.given = given
-        self.made: dict[Any, Any] = {}  # readers and writers, by engine.py
+        self.made: dict[Any, Any] = {}  # readers and writers, cached by engine.py
 
 
 @dataclass(frozen=True, slots=True)

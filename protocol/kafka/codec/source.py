@@ -2,7 +2,7 @@
 
 The source reads like code written by hand for one version of one message: consecutive fixed-size fields are read by
 one `struct` call, arrays are loops, values are created by keyword. `show` prints it, for debugging; without the
-compiled engine, this source is also what runs.
+compiled engine, this source is executed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -36,8 +36,8 @@ class Writer:
     """Writes one message of a classic version: bytes, and unchanged slices.
 
     throttle_ms: the throttle time in the reply. limit: units of work after which LargeMessageError is raised.
-    max_bytes: size without the slices above which ReplyTooLargeError is raised. cuts_text: cut text of more than
-    MAX_STRING_BYTES instead of raising UnwritableError.
+    max_bytes: size without the slices above which ReplyTooLargeError is raised. cuts_text: whether to truncate text of
+    more than MAX_STRING_BYTES instead of raising UnwritableError.
     """
 
     __slots__ = ("_bytes", "_cuts_text", "_max_bytes", "_pieces", "_pieces_bytes", "throttle_ms", "work_left")
@@ -58,7 +58,7 @@ class Writer:
         self.throttle_ms = throttle_ms
         self.work_left = limit
         self._max_bytes = max_bytes
-        self._pieces_bytes = 0  # without the slices
+        self._pieces_bytes = 0  # size without the slices
 
     def raw(self, data: bytes) -> None:
         """Write bytes that are already encoded."""
@@ -103,7 +103,7 @@ class Writer:
             self.data(data)
 
     def records(self, part: Sized) -> None:
-        """Write records unchanged; of empty ones only the length is written."""
+        """Write records unchanged; for empty records only the length is written."""
         size = len(part)
         self.length(size)
         if size:

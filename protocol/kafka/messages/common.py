@@ -1,10 +1,10 @@
-"""Fields and values shared by many messages, and answers to requests that failed as a whole.
+"""Fields and values shared by many messages, and responses to requests that failed as a whole.
 
 A value with more fields than the native protocol needs is a subclass of the neutral value, so handlers can treat it as
-such. Topic ids are 16 bytes (NO_TOPIC_ID if unset), and text in the neutral values (`topic_id_text`).
+a neutral value. Topic ids are 16 bytes (NO_TOPIC_ID if unset), but text in the neutral values (`topic_id_text`).
 
-A request may identify a topic by its id alone. It is decoded with the topic's current name, or with the empty name if
-the id is unknown. The handler then reports an unknown topic, and the encoder, which has the request too, changes the
+A request may identify a topic only by its id. It is decoded with the topic's current name, or with the empty name if
+the id is unknown. The handler then reports an unknown topic, and the encoder, which also has the request, changes the
 error to UNKNOWN_TOPIC_ID (`codec/schema.py`, ERROR).
 """
 
@@ -36,7 +36,7 @@ TopicNames: TypeAlias = Callable[[bytes], str | None]  # topic id to topic name,
 # (source: org.apache.kafka.security.authorizer.AclEntry).
 TOPIC_OPERATIONS = 0b1101_1111_1000
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
-_ISOLATION_LEVELS = (0, 1)  # uncommitted, committed
+_ISOLATION_LEVELS = (0, 1)  # wire values of uncommitted and committed
 UNKNOWN_TOPIC_NAME = ""  # stands for an unknown topic id
 KNOWN_ISOLATION = Only(_ISOLATION_LEVELS, ErrorCode.INVALID_REQUEST, "unknown isolation level {}")
 
@@ -93,7 +93,7 @@ def ignored(*fields: Field) -> tuple[Field, ...]:
 
 
 def refused(response: Callable[..., R], *repeated: str, **given: Any) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error for the whole request; the response repeats request fields, `given` are its other fields."""
+    """Respond with an error for the whole request. The response repeats request fields; `given` are its others."""
 
     def failed(request: Any, error: ErrorResponse) -> R:
         return response(**_fields_of(request, repeated), **given, **_failure(response, error))
@@ -110,7 +110,7 @@ def refused_each(
     also_whole: bool = False,
     **given: Any,
 ) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error for each item of a request, and if `also_whole` with one for the whole request.
+    """Respond with an error for each item of a request and, if `also_whole`, for the whole request.
 
     field: the response field with an outcome for each item; of: the request field, if its name differs, or a path of
     fields such as "targets.partitions". keys: the fields that identify an item; a text item is its own key. given: the
@@ -128,7 +128,7 @@ def refused_each(
 def refused_partitions(
     response: Callable[..., R], outcome: Callable[..., Any], *, of: str = "", also_whole: bool = False, **given: Any
 ) -> Callable[[Any, ErrorResponse], R]:
-    """Answer with an error for each partition of the request."""
+    """Respond with an error for each partition of the request."""
     return refused_each(response, "partitions", outcome, "topic", "partition", of=of, also_whole=also_whole, **given)
 
 
@@ -168,7 +168,7 @@ def _failure(kind: Any, error: ErrorResponse) -> dict[str, Any]:
 
 
 def current_leader(since: int, tag: int, kind: type) -> Field:
-    """Return the field for a partition's current leader (KIP-951); only values of this kind have one."""
+    """Return the field for a partition's current leader (KIP-951), which only values of this kind have."""
 
     def leader(partition: Any, *_: Any) -> Any:
         return partition if type(partition) is kind else NO_CURRENT_LEADER
@@ -193,5 +193,5 @@ def _nodes(response: Any, *_: Any) -> Any:
 
 
 def rack_of(broker: BrokerMetadata, *_: Any) -> str | None:
-    """Return the rack of a broker, None if it has none."""
+    """Return the rack of a broker, or None if it has no rack."""
     return None if broker.rack is UNSET else broker.rack

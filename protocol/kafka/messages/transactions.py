@@ -115,7 +115,7 @@ class AddOffsetsToTxnResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 _FIRST_BATCHED = 4
-# Errors that clients older than a version know instead.
+# Errors sent instead to clients older than a version.
 _BEFORE_FENCED: Mapping[int, Mapping[int, int]] = {2: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}}
 _BEFORE_UNKNOWN_GROUP: Mapping[int, int] = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.ILLEGAL_GENERATION}
 _BEFORE_LOADING: Mapping[int, Mapping[int, int]] = {
@@ -152,7 +152,7 @@ PRODUCER_RESPONSE = Struct(
         "error_code",
         ERROR,
         attr="error",
-        # the error older clients know for a fenced producer
+        # the error that older clients know for a fenced producer
         before={4: {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}},
     ),
     Field("producer_id", INT64, default=-1),
@@ -217,7 +217,7 @@ ADD_RESPONSE = Struct(
     Field("results_by_topic_v3_and_below", _RESULTS, until=3, attr=None, get=_only),
     into=AddPartitionsToTxnResponse,
 )
-# versions for one transaction have no top-level error
+# versions for a single transaction have no top-level error
 _failed_add_each = refused_each(
     AddPartitionsToTxnResponse, "transactions", AddedPartitions, "transactional_id", partitions=_REFUSED_PARTITIONS
 )
@@ -225,7 +225,7 @@ _failed_add_whole = refused(AddPartitionsToTxnResponse)
 
 
 def failed_add(request: AddPartitionsToTxnRequest, error: ErrorResponse) -> AddPartitionsToTxnResponse:
-    """Answer with a top-level error, or up to version 3, which has none, with an error for each partition."""
+    """Respond with a top-level error, or up to version 3, which has none, with an error for each partition."""
     return (_failed_add_whole if request.is_batched else _failed_add_each)(request, error)
 
 

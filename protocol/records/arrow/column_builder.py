@@ -11,5 +11,5 @@ if TYPE_CHECKING or not compiled:
 else:
     try:
         from warmlog.protocol.records.arrow._columns import ColumnBuilder
-    except ImportError:  # extensions are built separately, so each may be missing
+    except ImportError:  # extensions are built separately, so any of them may be missing
         from warmlog.protocol.records.arrow.columns import ColumnBuilder

@@ -24,7 +24,7 @@ from warmlog.protocol.records.record import MAX_INT32, MAX_INT64, MIN_INT64, Buf
 
 __all__ = ["EVERYTHING", "BytesColumn", "ColumnBuilder", "Columns", "HeaderColumn", "Wanted"]
 
-MICROSECONDS = 1000  # per millisecond
+MICROSECONDS = 1000  # microseconds per millisecond
 # Timestamps are clamped to what 64 bits of microseconds can represent.
 MAX_TIMESTAMP_MS = MAX_INT64 // MICROSECONDS
 MIN_TIMESTAMP_MS = -MAX_TIMESTAMP_MS
@@ -53,7 +53,7 @@ class BytesColumn(NamedTuple):
 
 
 class HeaderColumn(NamedTuple):
-    """The headers of each record as a list, null if it has none."""
+    """The headers of each record as a list, or null for a record without headers."""
 
     count: int  # type: ignore[assignment]  # shadows the tuple's method
     null_count: int
@@ -79,7 +79,7 @@ class Columns(NamedTuple):
 
 
 class ColumnBuilder:
-    """Collect the records of batches in columns.
+    """Collects the records of batches in columns.
 
     `count` is the number of records so far, `size` the bytes of their keys, values and headers. Not thread-safe; the
     compiled version releases the GIL while it parses records.

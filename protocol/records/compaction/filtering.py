@@ -16,8 +16,8 @@ The form of a filtered batch depends on the records that are kept:
                                    the base timestamp; timestamp deltas are adjusted. Later runs keep the horizon
 
 Invariants:
-1. A record is kept if its offset is past the map's latest offset, or if it has a key for which the map has no later
-   offset. A tombstone is removed after the delete horizon of its batch.
+1. A record is kept if its offset is after the map's latest offset, or if it has a key for which the map has no later
+offset. A tombstone is removed after the delete horizon of its batch.
 2. Offsets and their order never change.
 3. Corrupt batches and records raise and are never copied.
 4. A block that decompresses to several windows (`records.windows`) is read twice and recompressed as it is read, in
@@ -83,7 +83,7 @@ class Filtered(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The records kept of a block. `records` is None if all are kept, `max_timestamp` may be NO_TIMESTAMP."""
+    """The kept records of a block. `records` is None if all are kept; `max_timestamp` may be NO_TIMESTAMP."""
 
     records: Buffer | None
     record_count: int
@@ -107,9 +107,9 @@ class _RecordSpan(NamedTuple):
 
 
 class OffsetMap:
-    """Map keys to their last offset in bounded memory. Keys are identified by a 128-bit hash, as in Kafka.
+    """Maps keys to their last offset in bounded memory. Keys are identified by a 128-bit hash, as in Kafka.
 
-    The map covers all records up to and including `latest_offset`; records past it must be kept. `is_full` is set when
+    The map covers all records up to and including `latest_offset`; records after it must be kept. `is_full` is set when
     a key did not fit.
     """
 
@@ -133,7 +133,7 @@ class OffsetMap:
         self.is_full = False
 
     def skip_to(self, offset: int) -> None:
-        """Mark offsets up to and including `offset` as covered; they have no keys to add."""
+        """Mark offsets up to and including `offset` as covered, since they have no keys to add."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def find(self, key: bytes) -> int:
@@ -316,7 +316,7 @@ def _filter_records(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_
 
 
 def _kept_of(known: "OffsetMap", window: Window, header: BatchHeader, now_ms: int) -> Kept:
-    """Return the records kept of a window; of a large one, only whether it is kept."""
+    """Return the kept records of a window; for a large record, return only whether it is kept."""
     kept = known.filter_records(window.records, header._replace(record_count=window.count), now_ms)
     if window.large is not None:
         return kept._replace(records=None)
@@ -324,7 +324,7 @@ def _kept_of(known: "OffsetMap", window: Window, header: BatchHeader, now_ms: in
 
 
 def _kept_parts(known: "OffsetMap", batch: Buffer, header: BatchHeader, now_ms: int, shift_ms: int) -> Iterator[Buffer]:
-    """Yield the records kept of a batch, window by window, with `shift_ms` added to their timestamp deltas."""
+    """Yield the kept records of a batch, window by window, with `shift_ms` added to their timestamp deltas."""
     for window in batch_windows(batch, 0, header):
         kept = _kept_of(known, window, header, now_ms)
         if kept.records is not None:
@@ -350,7 +350,7 @@ def _shift_timestamps(records: bytes, count: int, shift_ms: int) -> bytes:
 
 
 def _encode(header: BatchHeader, block: Buffer, count: int) -> bytes:
-    """Join header and records to a batch, with its length, record count and CRC computed."""
+    """Join header and records into a batch; compute its length, record count and CRC."""
     length = HEADER_SIZE - LOG_OVERHEAD + len(block)
     batch = bytearray(HEADER.pack(*header._replace(batch_length=length, record_count=count, crc=0)))
     batch += block

@@ -1,4 +1,4 @@
-"""Shared by the formats of compressed blocks: decompression in steps, and the limit on the content."""
+"""Parts shared by the formats of compressed blocks: decompression in steps, and the limit on the content."""
 
 from collections.abc import Generator
 from typing import Protocol, TypeAlias
@@ -10,10 +10,10 @@ from warmlog.protocol.records.record import Buffer
 STEP = 64 << 10
 # Limit of one call's input: bytes that a call does not consume are copied with the GIL held.
 INPUT_STEP = 64 << 10
-# Parts up to this size together are joined.
+# Parts are joined up to this total size.
 JOINED = 1 << 20
 
-# Yields the parts of a frame, returns its size.
+# A generator that yields the parts of a frame and returns its size.
 Frame: TypeAlias = Generator[bytes, None, int]
 
 

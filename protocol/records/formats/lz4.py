@@ -17,7 +17,7 @@ _INT = Struct("<I")
 # The flags of a frame's descriptor: two bits of version, then these.
 _VERSION, _VERSION_MASK = 0x40, 0xC0
 _INDEPENDENT, _BLOCK_CHECKSUMS, _CONTENT_SIZE, _RESERVED, _DICTIONARY = 0x20, 0x10, 8, 2, 1
-_STORED = 1 << 31  # bit of a block's size: not compressed
+_STORED = 1 << 31  # bit in a block's size that marks an uncompressed block
 _EMPTY = b"\0"  # the only compressed block without content
 _LEAST_SIZE_ID, _LEAST_SIZE = 4, 64 << 10
 _HISTORY = 64 << 10  # maximum distance that a linked block refers back
@@ -45,7 +45,7 @@ def compressed_parts(parts: Iterable[Buffer], level: int | None = None) -> Itera
 
 
 def decompressed_parts(data: memoryview, strict: bool, _: int) -> Iterator[bytes]:
-    """Yield the content of a block in parts. `strict`: refuse what Kafka refuses from producers.
+    """Yield the content of a block in parts. `strict`: refuse blocks that Kafka refuses from producers.
 
     Raises CompressionError.
     """
@@ -53,7 +53,7 @@ def decompressed_parts(data: memoryview, strict: bool, _: int) -> Iterator[bytes
 
 
 def _strict_parts(data: memoryview) -> Iterator[bytes]:
-    """Decompress with liblz4, which verifies sizes and checksums; refuse what Kafka's own decoder cannot read."""
+    """Decompress with liblz4, which verifies sizes and checksums; refuse blocks that Kafka's decoder cannot read."""
     from lz4 import frame
 
     flags, _, blocks = _blocks(data)

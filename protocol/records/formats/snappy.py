@@ -36,7 +36,7 @@ def compressed_parts(parts: Iterable[Buffer]) -> Iterator[bytes]:
 
 
 def decompressed_parts(data: memoryview, strict: bool, max_size: int) -> Iterator[Buffer]:
-    """Yield the content of a block in parts. `strict`: refuse what Kafka refuses from producers.
+    """Yield the content of a block in parts. `strict`: refuse blocks that Kafka refuses from producers.
 
     Raises CompressionError.
     """

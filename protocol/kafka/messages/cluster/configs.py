@@ -11,7 +11,7 @@ from warmlog.protocol.request import Value
 
 
 class ConfigResourceType(IntEnum):
-    """Types of resources with settings. Unknown ones are decoded as plain numbers, which the handler rejects."""
+    """Types of resources with settings. Unknown types are decoded as plain numbers, which the handler rejects."""
 
     TOPIC = 2
     BROKER = 4
@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """Operations on a setting. Unknown ones are decoded as plain numbers, which the handler rejects."""
+    """Operations on a setting. Unknown operations are decoded as plain numbers, which the handler rejects."""
 
     SET = 0
     DELETE = 1
@@ -152,7 +152,7 @@ class AlterConfigsResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class ListConfigResourcesRequest(Value, frozen=True, kw_only=True, gc=False):
-    """List resources that have settings, of these types, or of all types if empty."""
+    """List resources with settings: those of the given types, or of all types if empty."""
 
     api: ClassVar[str] = "list_config_resources"
     types: tuple[int, ...] = ()
@@ -178,7 +178,7 @@ def _value(entry: ConfigEntry, *_: Any) -> str | None:
 
 
 def _known(kind: type[IntEnum]) -> Callable[[int], Any]:
-    """Return a converter from numbers to members of an enumeration; unknown numbers are kept."""
+    """Return a converter from numbers to members of an enumeration, which returns unknown numbers unchanged."""
     return lambda number: kind._value2member_map_.get(number, number)
 
 

@@ -31,7 +31,7 @@ GROUP_OPERATIONS = 0b1101_0100_1000
 
 
 _GROUP = Field("group_id", STRING, attr="group")
-_FIRST_WITH_UNKNOWN_GROUP = 6  # before it, DescribeGroups reports such a group as dead (KIP-1043)
+_FIRST_WITH_UNKNOWN_GROUP = 6  # earlier versions of DescribeGroups report such a group as dead (KIP-1043)
 _KNOWN_AS_DEAD: Mapping[int, int] = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.NONE}
 
 LIST_REQUEST = Struct(

@@ -1,6 +1,6 @@
 """FindCoordinator (0 to 6), JoinGroup (0 to 9), SyncGroup (0 to 5), Heartbeat (0 to 4), LeaveGroup (0 to 5).
 
-A member's metadata and assignment are copied out of the frame, because the group keeps them.
+A member's metadata and assignment are copied out of the frame, because the group retains them.
 """
 
 from collections.abc import Callable

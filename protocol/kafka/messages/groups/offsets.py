@@ -1,7 +1,7 @@
 """OffsetCommit (2 to 10), OffsetFetch (1 to 10), OffsetDelete (0): a group's offsets.
 
-From version 10 on OffsetCommit and OffsetFetch name topics by id alone; the reply repeats the ids of the request.
-OffsetFetch requests one group, from version 8 on several.
+From version 10 on, OffsetCommit and OffsetFetch name topics only by id; the reply repeats the ids of the request.
+OffsetFetch requests one group, or several from version 8 on.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ class IdentifiedPartition(PartitionEntry, frozen=True, kw_only=True, gc=False):
 
 
 class MemberOffsetFetchGroup(OffsetFetchGroup, frozen=True, kw_only=True, gc=False):
-    """A group to fetch offsets of; member id and epoch are set by members of the new protocol (KIP-848)."""
+    """A group whose offsets to fetch; members of the new protocol (KIP-848) set member id and epoch."""
 
     member_id: str | None = None
     member_epoch: int = -1
@@ -127,7 +127,7 @@ COMMIT_RESPONSE = Struct(
                 "partitions",
                 array(
                     Field("partition_index", INT32, attr="partition"),
-                    # the error older clients know for a deleted group
+                    # the error that older clients know for a deleted group
                     Field(
                         "error_code",
                         ERROR,

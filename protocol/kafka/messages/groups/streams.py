@@ -35,7 +35,7 @@ class Endpoint(Value, frozen=True, kw_only=True, gc=False):
 
 
 class InternalTopic(Value, frozen=True, kw_only=True, gc=False):
-    """A topic that an application creates. `partitions` and `replication_factor`: 0 leaves the choice to the broker."""
+    """A topic that an application creates. `partitions` and `replication_factor`: the broker chooses if they are 0."""
 
     topic: str
     partitions: int = 0

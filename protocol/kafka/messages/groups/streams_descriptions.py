@@ -1,7 +1,7 @@
 """StreamsGroupDescribe (0 and 1), StreamsGroupTopologyDescriptionUpdate (0).
 
-Streams groups with their topology, members and tasks (KIP-1071), and the topology descriptions kept by a plugin of the
-broker (KIP-1331).
+Streams groups with their topology, members and tasks (KIP-1071), and the topology descriptions stored by a plugin of
+the broker (KIP-1331).
 """
 
 from typing import ClassVar
@@ -45,7 +45,7 @@ class StreamsGroupDescribeRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class DescribedSubtopology(Value, frozen=True, kw_only=True, gc=False):
-    """A subtopology with its topics as they are configured."""
+    """A subtopology with its configured topics."""
 
     subtopology_id: str
     sources: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class GlobalStore(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TopologyDescription(Value, frozen=True, kw_only=True, gc=False):
-    """The nodes of a topology (KIP-1331). A broker without a plugin that keeps them has none."""
+    """The nodes of a topology (KIP-1331). A broker without a plugin that stores them has none."""
 
     subtopologies: tuple[DescribedNodes, ...] = ()
     global_stores: tuple[GlobalStore, ...] = ()
@@ -143,7 +143,7 @@ class AuthorizedStreamsGroup(DescribedStreamsGroup, frozen=True, kw_only=True, g
 
 
 class StreamsGroupTopologyDescriptionUpdateRequest(Value, frozen=True, kw_only=True, gc=False):
-    """Pass the description of a topology to the plugin that keeps it."""
+    """Pass the description of a topology to the plugin that stores it."""
 
     api: ClassVar[str] = "streams_group_topology_description_update"
     group: str
@@ -153,7 +153,7 @@ class StreamsGroupTopologyDescriptionUpdateRequest(Value, frozen=True, kw_only=T
 
 
 class StreamsGroupTopologyDescriptionUpdateResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Whether the description is kept."""
+    """Whether the description is stored."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None

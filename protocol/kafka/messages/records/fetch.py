@@ -1,7 +1,7 @@
 """Fetch, versions 4 to 18.
 
 Invariants:
-1. Only the len() of a reply's records is used; they are kept apart from the bytes around them.
+1. Only the len() of a reply's records is used; they are separate from the surrounding bytes.
 2. A reply to a request by topic ids repeats the ids of the request or its session, even if the topics have been deleted
    since.
 """
@@ -106,7 +106,7 @@ class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
 
 
 class RedirectedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
-    """A partition without records; the consumer should read it from a nearer follower (KIP-392)."""
+    """A partition without records, which the consumer should read from a nearer follower (KIP-392)."""
 
     preferred_replica: int
 
@@ -282,7 +282,7 @@ RESPONSE = Struct(
                 "partitions",
                 array(
                     Field("partition_index", INT32, attr="partition"),
-                    # older clients do not know the storage error and would give up
+                    # older clients do not know the storage error and would fail
                     Field(
                         "error_code",
                         ERROR,

@@ -41,7 +41,7 @@ class KafkaProduceRequest(ProduceRequest, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_one_batch_each(self) -> bool:
-        """Kafka's clients send one batch per partition; a request with several is refused."""
+        """Whether a partition may have only one batch, as from Kafka's clients; a request with several is refused."""
         return True
 
 

@@ -66,14 +66,14 @@ class _WithHmac(Value, frozen=True, kw_only=True, gc=False):
 
 
 class RenewDelegationTokenRequest(_WithHmac, frozen=True, kw_only=True, gc=False):
-    """Extend the expiry of a delegation token. `period_ms`: -1 for the broker's default."""
+    """Extend the lifetime of a delegation token. `period_ms`: -1 for the broker's default."""
 
     api: ClassVar[str] = "renew_delegation_token"
     period_ms: int = -1
 
 
 class ExpireDelegationTokenRequest(_WithHmac, frozen=True, kw_only=True, gc=False):
-    """Let a delegation token expire after a period, immediately if that is negative."""
+    """Let a delegation token expire after a period, or immediately if the period is negative."""
 
     api: ClassVar[str] = "expire_delegation_token"
     period_ms: int = -1
@@ -103,7 +103,7 @@ class CreateDelegationTokenResponse(Value, frozen=True, kw_only=True, gc=False):
 
 
 class TokenExpiryResponse(Value, frozen=True, kw_only=True, gc=False):
-    """When a renewed or expired token expires."""
+    """The time at which a renewed or expired token expires."""
 
     error: ErrorCode = ErrorCode.NONE
     expires_at: int = -1

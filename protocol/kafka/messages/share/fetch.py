@@ -1,6 +1,6 @@
 """ShareFetch, ShareAcknowledge (1 and 2).
 
-Requests and responses name topics by id alone, so values have the id and no name.
+Requests and responses name topics only by id, so values have the id and no name.
 """
 
 from collections.abc import Sized
@@ -89,7 +89,7 @@ class ShareFetchRequest(Value, frozen=True, kw_only=True, gc=False):
 
 
 class AcquiredRange(Value, frozen=True, kw_only=True, gc=False):
-    """A range of offsets the member now holds, inclusive, and their delivery count."""
+    """A range of offsets (inclusive) that the member now holds, and their delivery count."""
 
     first_offset: int
     last_offset: int
@@ -99,7 +99,7 @@ class AcquiredRange(Value, frozen=True, kw_only=True, gc=False):
 class SharedPartition(Value, frozen=True, kw_only=True, gc=False):
     """Records of a partition (the member holds only those in `acquired`), and the result of acknowledgements.
 
-    `leader_id` and `leader_epoch` are the current leader's if this broker is not, else -1.
+    `leader_id` and `leader_epoch` are those of the current leader if this broker is not the leader, otherwise -1.
     """
 
     topic_id: bytes

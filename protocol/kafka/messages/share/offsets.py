@@ -8,7 +8,7 @@ from warmlog.protocol.kafka.codec.schema import INT32, INT64, STRING, UUID, Arra
 from warmlog.protocol.kafka.messages.common import OPTIONAL_FAILURE, THROTTLE_TIME, refused, refused_each
 from warmlog.protocol.request import Value
 
-UNKNOWN = -1  # a start offset, or a lag
+UNKNOWN = -1  # an unknown start offset or lag
 
 
 class NumberedPartitions(Value, frozen=True, kw_only=True, gc=False):
@@ -33,7 +33,7 @@ class DescribeShareGroupOffsetsRequest(Value, frozen=True, kw_only=True, gc=Fals
 
 
 class DescribedSharePartition(Value, frozen=True, kw_only=True, gc=False):
-    """The start offset of a share-partition, the leader epoch it was stored in and the lag; -1 if unknown."""
+    """The start offset of a share-partition, the leader epoch in which it was stored, and the lag; -1 if unknown."""
 
     partition: int
     start_offset: int = UNKNOWN

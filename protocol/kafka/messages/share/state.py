@@ -1,6 +1,6 @@
 """InitializeShareGroupState to ReadShareGroupStateSummary (API keys 83 to 87), sent by brokers.
 
-A share-partition is a partition as consumed by one share group. Its state epoch rises when the group's offsets are
+A share-partition is a partition as consumed by one share group. Its state epoch increases when the group's offsets are
 reset, its leader epoch with each new leader of the partition. A start offset of -1 means unknown.
 """
 

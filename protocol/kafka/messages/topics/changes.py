@@ -138,7 +138,7 @@ CREATE_REQUEST = Struct(
 
 
 def _each_once(response: Any, *_: Any) -> list[Any]:
-    """Return one outcome per name; a name that the request repeats has the same error for each."""
+    """Return one outcome per name; all occurrences of a repeated name have the same error."""
     outcomes: dict[str, Any] = {}
     for topic in response.topics:
         outcomes.setdefault(topic.name, topic)
@@ -188,7 +188,7 @@ failed_create = refused_each(CreateTopicsResponse, "topics", CreatedTopic, "name
 
 
 class _Deleted(NamedTuple):
-    """The outcome for one topic; a topic requested by an unknown id is named by that id alone."""
+    """The outcome for one topic. Only the id names a topic that was requested by an unknown id."""
 
     name: str | None
     topic_id: bytes

@@ -1,6 +1,6 @@
 """Metadata (0 to 13) and DescribeTopicPartitions (0).
 
-In version 0 of Metadata an empty list requests all topics, in later ones null does. Topics may be requested by id from
+In version 0 of Metadata an empty list requests all topics, in later versions null. Topics may be requested by id from
 version 12 on; versions 10 and 11 have the field, but such requests are refused.
 """
 
@@ -124,7 +124,7 @@ def _request(*, topics: tuple[_RequestedTopic, ...] | None, version: int, **wish
 
 
 def _name(topic: TopicMetadata, *_: Any) -> str | None:
-    """Return the topic's name; None if it was requested by an unknown id, which then names it alone."""
+    """Return the topic's name, or None if it was requested by an unknown id, which is then its only name."""
     is_unknown = topic.name == UNKNOWN_TOPIC_NAME and topic.error is ErrorCode.UNKNOWN_TOPIC_ID
     return None if is_unknown else topic.name
 
@@ -248,7 +248,7 @@ RESPONSE = Struct(
 
 
 def failed(request: MetadataRequest, error: ErrorResponse) -> MetadataResponse:
-    """Answer a request that failed as a whole: no brokers, and each topic with the error."""
+    """Respond to a request that failed as a whole: without brokers, and with the error for each topic."""
     topics = [
         TopicMetadata(name=name, topic_id=topic_id_text(topic_id), error=error.error)
         for name, topic_id in requested_topics(request)
