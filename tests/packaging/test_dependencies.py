@@ -16,9 +16,12 @@ BROUGHT_BY_THE_USER = {"pytest"}
 OF_THE_BUILD = {"cython"}
 #: Asked for because another library needs it and does not name the versions that it supports.
 HELD_BACK = {"pandas"}
-#: Of Python 3.14, and the distribution with the same module for older ones, which may not be installed.
+#: Of Python 3.14; older ones get the module from backports-zstd, which may not be installed.
 IN_NEWER_PYTHON = {"compression"}
-BACKPORTS = {"backports": "backports-zstd"}
+#: Packages that several distributions share, and the one whose modules are imported.
+SHARED = {"backports": "backports-zstd", "google": "protobuf"}
+#: Run by `python -m`.
+RUN = {"grpcio-tools"}
 
 
 def imported_names() -> Iterator[str]:
@@ -39,9 +42,16 @@ def normalized(name: str) -> str:
 def test_every_library_that_is_imported_is_asked_for_and_no_other() -> None:
     foreign = set(imported_names()) - set(sys.stdlib_module_names) - set(PACKAGES) - IN_NEWER_PYTHON
     distributions = packages_distributions()
-    imported = {BACKPORTS.get(name) or normalized(distributions[name][0]) for name in foreign}
+    imported = {SHARED.get(name) or normalized(distributions[name][0]) for name in foreign}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked_for = project["dependencies"] + extras["spark"] + extras["lakehouse"] + extras["tls"] + extras["oauth"]
+    asked_for = (
+        project["dependencies"]
+        + extras["spark"]
+        + extras["lakehouse"]
+        + extras["schemas"]
+        + extras["tls"]
+        + extras["oauth"]
+    )
     declared = {normalized(re.match(r"[\w.-]+", requirement)[0]) for requirement in asked_for}
-    assert imported - BROUGHT_BY_THE_USER - OF_THE_BUILD == declared - HELD_BACK
+    assert imported - BROUGHT_BY_THE_USER - OF_THE_BUILD == declared - HELD_BACK - RUN

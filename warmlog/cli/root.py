@@ -28,7 +28,7 @@ COMMANDS = {
     "tls": ("warmlog.cli.root", "tls", "Make certificates for encrypted connections."),
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
-    "tour": ("warmlog.cli.tour", "tour", "Make a topic whose index is not in memory, for the console's tour."),
+    "tour": ("warmlog.cli.tour", "tour", "Create a topic whose index is not in memory, for the console's tour."),
     "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),
     "completion": ("warmlog.cli.root", "completion", "Print the script that completes `warmlog` in a shell."),
 }
@@ -155,7 +155,7 @@ LOG_COMMANDS = {
 }
 
 PIPELINE_COMMANDS = {
-    "count": ("warmlog.cli.pipeline.archive", "count", "Count records by batch headers alone."),
+    "count": ("warmlog.cli.pipeline.archive", "count", "Count records from batch headers only."),
     "archive": ("warmlog.cli.pipeline.archive", "archive", "Write records to Parquet files, each record exactly once."),
     "table": (
         "warmlog.cli.root",
@@ -168,7 +168,7 @@ PIPELINE_COMMANDS = {
         "Send records of a table, an archive or a topic to a topic.",
     ),
     "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset; compare an archive with the log."),
-    "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Report what compaction would save."),
+    "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Estimate what compaction would save."),
 }
 
 TABLE_COMMANDS = {
@@ -177,7 +177,7 @@ TABLE_COMMANDS = {
         "table",
         "Copy a topic to a table; the default, so the name can be left out.",
     ),
-    "migrate": ("warmlog.cli.pipeline.migrate", "migrate", "Make an archive a Delta table, without copying its files."),
+    "migrate": ("warmlog.cli.pipeline.migrate", "migrate", "Convert an archive to a Delta table, without copying its files."),
     "maintain": (
         "warmlog.cli.pipeline.maintain",
         "maintain",

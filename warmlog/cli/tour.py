@@ -22,7 +22,7 @@ BATCH_BYTES = 100
 CONFIGS = {"index.interval.bytes": "1"}  # so small that each batch has an index entry, for an index of several pages
 
 
-@click.command(short_help="Make a topic whose index is not in memory, for the console's tour.")
+@click.command(short_help="Create a topic whose index is not in memory, for the console's tour.")
 @click.option(
     "--data-dir",
     metavar="DIR",
@@ -33,7 +33,7 @@ CONFIGS = {"index.interval.bytes": "1"}  # so small that each batch has an index
 )
 @native_option
 def tour(data_dir: Path, native: str) -> None:
-    """Make a topic whose index is not in memory, for the console's tour.
+    """Create a topic whose index is not in memory, for the console's tour.
 
     The topic `warmlog-tour` gets 60,000 records in small batches, and the kernel is asked to drop the pages of its
     files. An existing topic of that name is deleted first. Continue at the page /ui/tour of the broker's HTTP

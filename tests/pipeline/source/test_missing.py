@@ -76,9 +76,9 @@ def test_a_deleted_topic_ends_a_stream_only_if_it_must_not_lose_data(
     begin = reader.initialOffset()
     before = reader.latestOffset(begin)
     shutil.rmtree(writer.directory)
-    with pytest.raises(DataLossError, match="orders-0 is gone"):
+    with pytest.raises(DataLossError, match="orders-0 was deleted"):
         stream(data).latestOffset(before)
-    with pytest.raises(DataLossError, match="orders-0 is gone"):
+    with pytest.raises(DataLossError, match="orders-0 no longer exists"):
         stream(data).partitions(begin, before)
     assert reader.latestOffset(before) == before  # there is nothing new, and no micro-batch without records
     assert reader.partitions(begin, before) == []
@@ -187,7 +187,7 @@ def test_a_deleted_topic_behind_a_broker_ends_a_stream_only_if_it_must_not_lose_
     splits = list(reader.partitions(begin, before))
     with Client(broker.native) as client:
         client.delete_topic(topic)
-        with pytest.raises(DataLossError, match=f"{topic}-0 is gone"):
+        with pytest.raises(DataLossError, match=f"{topic}-0 was deleted"):
             StreamReader(read_options(given)).latestOffset(before)
         assert reader.latestOffset(before) == before
         assert reader.partitions(begin, before) == []

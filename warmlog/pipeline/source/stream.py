@@ -235,7 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name = f"{key[0]}-{key[1]}"
         begin = 0 if start is None or start.topic_id not in {None, end.topic_id} else start.offset
         if extent is None:
-            self._lose(f"{name} is gone", end.offset - begin)
+            self._lose(f"{name} no longer exists", end.offset - begin)
             return Range(start=end.offset, end=end.offset)
         if is_recreated(extent, end):
             self._lose(f"{name}: {recreated(end.topic_id, extent.topic_id)}", end.offset - begin)

@@ -64,7 +64,7 @@ async def read_until(
 ) -> list[tuple[int, int]]:
     """Read until a condition holds, and return the partition and offset of each record; add them to `into`."""
     read = [] if into is None else into
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():
             with anyio.move_on_after(0.05):
                 record = await anext(stream)
@@ -145,7 +145,7 @@ async def test_a_killed_members_partitions_are_taken_over(prompt_broker: Broker,
         killed = await anyio.open_process(arguments, stdout=subprocess.PIPE)
         async with killed:
             assert killed.stdout is not None
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 first = await killed.stdout.receive()
             killed.kill()
         assert first
