@@ -177,7 +177,11 @@ TABLE_COMMANDS = {
         "table",
         "Copy a topic to a table; the default, so the name can be left out.",
     ),
-    "migrate": ("warmlog.cli.pipeline.migrate", "migrate", "Convert an archive to a Delta table, without copying its files."),
+    "migrate": (
+        "warmlog.cli.pipeline.migrate",
+        "migrate",
+        "Convert an archive to a Delta table, without copying its files.",
+    ),
     "maintain": (
         "warmlog.cli.pipeline.maintain",
         "maintain",
