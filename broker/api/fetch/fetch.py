@@ -234,7 +234,7 @@ class Fetch:
         is_as_requested = self._tells_all and len(entries) == len(request.partitions)
         names = isinstance(request, KafkaFetchRequest) and not is_as_requested
         results: list[FetchedPartition] = []
-        requested: list[Any] = []  # how each of them was requested, unless it is as in this request
+        requested: list[Any] = []  # by result, for a session: how its partition was requested
         for start in range(0, len(entries), LONG_STEP):
             if start:
                 yield

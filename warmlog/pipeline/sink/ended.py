@@ -1,4 +1,4 @@
-"""Errors of brokers, and messages, for a transaction that ended while its task was writing."""
+"""Error codes and messages for a transaction that ended while its task was still writing."""
 
 from warmlog.protocol.errors import ErrorCode
 
