@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.iceberg_files import data_files_of
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
@@ -252,29 +253,28 @@ class IcebergTable:
         from pyiceberg.exceptions import CommitFailedException
 
         self._tried_at = self.version
-        location = f"{self._table.location().rstrip('/')}/data"
         topics = {topic for topic, _ in receipt.spans}
         after = {topic: self._topic(topic) for topic in topics}
         for key, position in receipt.positions().items():
             after[key[0]][key] = position
         properties = {f"{KEY}.{topic}": _positions_text(receipt.id, after[topic]) for topic in topics}
         try:
-            self._append([f"{location}/{file.name}" for file in files], receipt, properties)
+            self._append([file.name for file in files], receipt, properties)
         except CommitFailedException as error:
             raise ConflictError(f"{self._identifier}: {error}") from error
+        except PipelineError as error:
+            raise PipelineError(f"{self._identifier}: {error}") from error
         except Exception as error:
             raise OutcomeUnknownError(f"{self._identifier}: {error}") from error
 
-    def _append(self, paths: Sequence[str], receipt: Receipt, properties: Mapping[str, str]) -> None:
-        from pyiceberg.io.pyarrow import parquet_file_to_data_file
-
-        table = self._table
-        with table.transaction() as transaction:
+    def _append(self, names: Sequence[str], receipt: Receipt, properties: Mapping[str, str]) -> None:
+        with self._table.transaction() as transaction:
             self._with_columns(transaction)
             transaction.set_properties(dict(properties))
+            files = list(data_files_of(self._table, transaction.table_metadata, names))
             with transaction.update_snapshot(snapshot_properties={KEY: receipt.text()}).fast_append() as append:
-                for path in paths:
-                    append.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, path))
+                for file in files:
+                    append.append_data_file(file)
 
     def holds(self, receipt: Receipt) -> bool:
         """Return whether the last attempt to commit this receipt is in the last version read."""

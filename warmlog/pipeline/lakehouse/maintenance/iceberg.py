@@ -12,6 +12,7 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable
+from warmlog.pipeline.lakehouse.iceberg_files import data_files_of
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
 from warmlog.pipeline.lakehouse.reading import DataFile
@@ -175,7 +176,6 @@ class _Commit:
 
 def _replace(transaction: Any, table: Any, removed: set[str], added: Sequence[str]) -> None:
     """Stage a snapshot that replaces the removed files by the added ones."""
-    from pyiceberg.io.pyarrow import parquet_file_to_data_file
     from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _OverwriteFiles
 
@@ -186,11 +186,10 @@ def _replace(transaction: Any, table: Any, removed: set[str], added: Sequence[st
             summary = super()._summary(snapshot_properties or {})
             return Summary(Operation.REPLACE, **summary.additional_properties)
 
-    location = f"{table.location().rstrip('/')}/data"
     producer = Replace(operation=Operation.OVERWRITE, transaction=transaction, io=table.io)
     for task in table.scan().plan_files():
         if task.file.file_path in removed:
             producer.delete_data_file(task.file)
-    for name in added:
-        producer.append_data_file(parquet_file_to_data_file(table.io, table.metadata, f"{location}/{name}"))
+    for file in data_files_of(table, table.metadata, added):
+        producer.append_data_file(file)
     producer.commit()

@@ -1,0 +1,86 @@
+"""Values at the limits of formats and tables: times after the year 9999, large numbers, text of numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.conftest import DirectoryWriter
+from tests.pipeline.lakehouse.schemas.decoded import audited_with, decoded, encoded, rows_in, schema_file
+from tests.pipeline.lakehouse.tables import Kind, copied, offsets_in, open_in, options_of, query
+from tests.pipeline.lakehouse.test_audit import audited, total
+from tests.pipeline.lakehouse.test_maintenance import maintained
+from warmlog.pipeline.lakehouse.schemas.auditing import SchemaSources
+from warmlog.pipeline.lakehouse.schemas.formats import formats_of
+
+AFTER_9999_MS = 253_402_300_800_000
+LIMIT_MS = (1 << 63) // 1000 - 100  # in a table's microseconds
+TIMES = {
+    "day": {"type": "int", "logicalType": "date"},
+    "hour": {"type": "long", "logicalType": "time-micros"},
+    "seen": {"type": "long", "logicalType": "timestamp-micros"},
+    "wall": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+LATEST = {"day": 10_000_000, "hour": 1_000_000_000_000, "seen": 1 << 61, "wall": -(1 << 61)}
+
+
+def record_of(types: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in types.items()]}
+
+
+@pytest.mark.parametrize("first_ms", [AFTER_9999_MS - 2, LIMIT_MS])
+def test_times_of_records_after_the_year_9999_are_copied(
+    writer: DirectoryWriter, kind: Kind, tmp_path: Path, first_ms: int
+) -> None:
+    writer.segment([b"x"] * 2)
+    writer.segment([b"y"] * 4, first_ms=first_ms)
+    copied(open_in(tmp_path, kind), options_of(writer))
+    writer.segment([b"z"] * 4)
+    copied(open_in(tmp_path, kind), options_of(writer))
+    maintained(tmp_path, kind)
+    assert offsets_in(tmp_path, kind) == [(0, offset) for offset in range(10)]
+    times = query(tmp_path, kind, 'SELECT epoch_ms(timestamp) FROM data WHERE "offset" BETWEEN 2 AND 5 ORDER BY ALL')
+    assert times == [(first_ms + at,) for at in range(4)]
+    audit = audited(tmp_path, kind, options_of(writer))
+    assert (audit.findings, total(audit).in_log) == ([], 10)
+
+
+def test_a_file_has_no_bounds_of_times_that_have_none(writer: DirectoryWriter, tmp_path: Path) -> None:
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.expressions import GreaterThanOrEqual
+
+    writer.segment([b"x"] * 2)
+    copied(open_in(tmp_path, "iceberg"), options_of(writer))
+    writer.segment([b"y"] * 4, first_ms=AFTER_9999_MS - 2)
+    copied(open_in(tmp_path, "iceberg"), options_of(writer))
+    handle: Any = open_in(tmp_path, "iceberg").handle
+    fields = {field.name: field for field in handle.schema().fields}
+    late, early = (task.file for task in handle.scan().plan_files())
+    assert fields["timestamp"].field_id not in late.lower_bounds | late.upper_bounds
+    assert fields["timestamp"].field_id in early.lower_bounds
+    offset = fields["offset"]
+    assert from_bytes(offset.field_type, late.upper_bounds[offset.field_id]) == 5
+    equal: Any = GreaterThanOrEqual
+    assert len(list(handle.scan(row_filter=equal("timestamp", "9999-01-01T00:00:00+00:00")).plan_files())) == 1
+
+
+def test_decoded_times_outside_of_years_are_copied(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    raw = record_of({name: each["type"] for name, each in TIMES.items()})
+    writer.segment(encoded(raw, dict.fromkeys(LATEST, 0), LATEST, {**LATEST, "hour": 5, "day": -10_000_000}))
+    path = schema_file(tmp_path, record_of(TIMES))
+    decoded(writer, tmp_path, kind, formats_of(value_format="avro", value_schema=path))
+    assert query(tmp_path, kind, 'SELECT epoch_us(seen) FROM data ORDER BY "offset"') == [(0,), (1 << 61,), (1 << 61,)]
+    maintained(tmp_path, kind)
+    audit = audited_with(tmp_path, kind, writer, SchemaSources(value=(path,)))
+    assert (audit.findings, total(audit).in_log) == ([], 3)
+
+
+def test_a_time_that_no_table_can_store_is_a_bad_row(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    types = {"sent": {"type": "long", "logicalType": "timestamp-millis"}}
+    writer.segment(encoded(record_of({"sent": "long"}), {"sent": 1 << 62}, {"sent": 0}))
+    formats = formats_of(value_format="avro", value_schema=schema_file(tmp_path, record_of(types)), on_bad_row="null")
+    decoded(writer, tmp_path, kind, formats)
+    (bad, good) = rows_in(tmp_path, kind, "sent", "decodeError")
+    assert bad[0] is None
+    assert "field sent" in bad[1]
+    assert good[1] is None
