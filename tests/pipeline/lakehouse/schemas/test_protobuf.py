@@ -1,7 +1,7 @@
 """Protobuf decoded into columns: types, .proto files, descriptors, and Confluent's wire format."""
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -156,6 +156,55 @@ def test_bad_messages_are_bad_rows(
     ):
         assert number is None
         assert reason in error
+
+
+def changed_order(change: Callable[[Any], Any]) -> bytes:
+    message = message_class(ORDER, "shop.Order")(id=7)
+    change(message)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+ODD = [
+    (changed_order(lambda order: order.extra.update({"a": float("nan")})), "field extra has no JSON text"),
+    (changed_order(lambda order: order.extra.update({"a": [float("inf")]})), "field extra has no JSON text"),
+    (changed_order(lambda order: setattr(order.sent, "seconds", 1 << 62)), "field sent: a time of 4611686018427387904"),
+    (changed_order(lambda order: setattr(order.sent, "seconds", -(1 << 62))), "field sent: a time of -461168601842738"),
+    (b"\x08\x07\x22\x02\xff\xfe", "not a message of its Protobuf schema"),
+    (changed_order(lambda order: setattr(order.sent, "nanos", -5)), None),
+    (changed_order(lambda order: setattr(order.sent, "seconds", 253_402_300_800)), None),
+    (changed_order(lambda order: setattr(order.sent, "seconds", -62_135_596_801)), None),
+    (changed_order(lambda order: order.extra.fields["unset"].SetInParent()), None),
+    (b"\x08\x07\x30\x63", None),
+]
+
+
+def test_odd_messages_are_rows_or_bad_rows(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    path = tmp_path / "order.proto"
+    path.write_text(ORDER)
+    writer.segment([data for data, _ in ODD])
+    given: dict[str, Any] = {"value_format": "protobuf", "value_schema": path, "value_message": "shop.Order"}
+    with pytest.raises(PipelineError, match=r"orders-0: offset 0: value: field extra has no JSON text: .*NaN"):
+        decoded(writer, tmp_path, kind, formats_of(**given))
+    decoded(writer, tmp_path, kind, formats_of(**given, on_bad_row="null"))
+    rows = rows_in(tmp_path, kind, "id", "decodeError", "rawValue")
+    for (number, error, raw), (data, reason) in zip(rows, ODD, strict=True):
+        assert (number, raw) == ((7, None) if reason is None else (None, data))
+        assert (error is None) if reason is None else reason in error
+    assert rows_in(tmp_path, kind, "state")[-1] == ("99",)
+    audit = audited_with(tmp_path, kind, writer, SchemaSources(value=(path,)))
+    assert (audit.findings, total(audit).in_log) == ([], len(ODD))
+
+
+def test_text_of_proto2_that_is_not_utf8_is_a_bad_row(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    path = tmp_path / "tags.proto"
+    path.write_text('syntax = "proto2"; message Tags { map<string, string> tags = 1; optional string name = 2; }')
+    writer.segment([b"\x0a\x06\x0a\x01\xff\x12\x01a", b"\x12\x01\xff", b"\x12\x01a"])
+    decoded(writer, tmp_path, kind, formats_of(value_format="protobuf", value_schema=path, on_bad_row="null"))
+    first, second, third = rows_in(tmp_path, kind, "name", "decodeError")
+    assert "a field of the message cannot be read" in first[1]
+    assert "field name" in second[1]
+    assert third == ("a", None)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,12 @@ class ProtobufReader:
             message = self._class.FromString(data)
         except Exception as error:  # the library's error, whose name depends on the version
             raise BadValueError(f"not a message of its Protobuf schema: {error}") from error
-        return self._read(message)
+        try:
+            return self._read(message)
+        except BadValueError:
+            raise
+        except Exception as error:  # such as text of proto2, which is checked when it is read
+            raise BadValueError(f"a field of the message cannot be read: {error}") from error
 
 
 def _message(file: Any, name: str) -> Any:
@@ -88,9 +93,9 @@ def _of_message(descriptor: Any, path: str, outer: tuple[str, ...]) -> tuple[Any
     import pyarrow as pa
 
     if descriptor.full_name in JSON_MESSAGES:
-        return pa.string(), _as_json
+        return pa.string(), _json_of(path)
     if descriptor.full_name == TIMESTAMP:
-        return pa.timestamp("us", "UTC"), lambda message: message.seconds * 1_000_000 + message.nanos // 1000
+        return pa.timestamp("us", "UTC"), _time_of(path)
     if descriptor.full_name in outer:
         raise SchemaError(f"field {path} contains its own message {descriptor.full_name}: columns cannot be recursive")
     if descriptor.full_name in WRAPPERS:
@@ -169,10 +174,26 @@ def _with_value(convert: Read) -> Read:
     return lambda message: convert(message.value)
 
 
-def _as_json(message: Any) -> str:
+def _time_of(path: str) -> Read:
+    def convert(message: Any) -> int:
+        time_us: int = message.seconds * 1_000_000 + message.nanos // 1000
+        if not -(1 << 63) <= time_us < 1 << 63:
+            raise BadValueError(f"field {path or 'value'}: a time of {message.seconds} s since 1970 is out of range")
+        return time_us
+
+    return convert
+
+
+def _json_of(path: str) -> Read:
     from google.protobuf import json_format
 
-    return str(json_format.MessageToJson(message, indent=None))
+    def convert(message: Any) -> str:
+        try:
+            return str(json_format.MessageToJson(message, indent=None))
+        except Exception as error:  # the library raises several kinds, for NaN and for values that are not set
+            raise BadValueError(f"field {path or 'value'} has no JSON text: {error}") from error
+
+    return convert
 
 
 def _entries(key_read: Read | None, read: Read | None) -> Read:
