@@ -103,7 +103,7 @@ def read_by_library(directory: Path, kind: Kind) -> Any:
         import deltalake
 
         return deltalake.DeltaTable(str(directory / "delta")).to_pyarrow_table()
-    table = open_in(directory, "iceberg", ("partition", "offset"))._table
+    table = open_in(directory, "iceberg", ())._table
     return table.scan().to_arrow()
 
 
@@ -112,7 +112,11 @@ def read_by_library(directory: Path, kind: Kind) -> Any:
     [
         ({"offset": "int32"}, "column offset is int32, and the topic's is int64"),
         ({"headers": None}, r"has no column headers: add it .* or choose others by -o columns"),
-        ({"note": "string not null"}, "column note (must not be null|is required), and a topic has no such column"),
+        ({"note": "string not null"}, "column note must not be null, and rows may have no value for it: make it null"),
+        ({"key": "binary not null"}, r"column key must not be null.* \(ALTER TABLE … ALTER COLUMN key DROP NOT NULL\)"),
+        ({"value": "binary not null"}, "column value must not be null, and rows may have no value for it"),
+        ({"headers": "headers not null"}, "column headers must not be null, and rows may have no value for it"),
+        ({"headers": "headers"}, r"column headers\.element\.value must not be null"),
     ],
 )
 def test_a_table_that_cannot_take_the_rows_is_refused(
@@ -122,7 +126,14 @@ def test_a_table_that_cannot_take_the_rows_is_refused(
 
     from warmlog.pipeline.source.arrow import TYPES
 
-    types = {"int32": pa.int32(), "string not null": pa.string()}
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary(), nullable=False)])
+    types = {
+        "int32": pa.int32(),
+        "string not null": pa.string(),
+        "binary not null": pa.binary(),
+        "headers not null": TYPES["headers"],
+        "headers": pa.list_(pa.field("element", header)),
+    }
     fields = {name: pa.field(name, kind_of) for name, kind_of in TYPES.items()}
     for name, text in change.items():
         fields.pop(name, None)
@@ -131,6 +142,38 @@ def test_a_table_that_cannot_take_the_rows_is_refused(
     create(tmp_path, kind, pa.schema(list(fields.values())))
     with pytest.raises(PipelineError, match=message):
         copied(open_in(tmp_path, kind), options_of(writer))
+
+
+def test_columns_that_have_a_value_in_each_row_may_be_required(
+    writer: DirectoryWriter, kind: Kind, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+
+    from warmlog.pipeline.source.arrow import TYPES
+
+    nullable = ("key", "value", "headers")
+    create(tmp_path, kind, pa.schema([pa.field(name, type_of, name in nullable) for name, type_of in TYPES.items()]))
+    writer.segment([None, b"x"])  # type: ignore[list-item]
+    copied(open_in(tmp_path, kind), options_of(writer))
+    assert len(offsets_in(tmp_path, kind)) == 92
+    assert read_by_library(tmp_path, kind).column("value").null_count == 1
+    assert read_by_library(tmp_path, kind).schema.field("offset").nullable is False
+    with pytest.raises(PipelineError, match="column timestamp must not be null, and rows may have no value for it"):
+        columns = "key,value,topic,partition,offset,timestampType,headers"
+        copied(open_in(tmp_path, kind, columns.split(",")), options_of(writer, columns=columns))
+
+
+def test_a_delta_table_whose_header_keys_are_required_gets_rows(writer: DirectoryWriter, tmp_path: Path) -> None:
+    """As Spark declares the headers of its source for Kafka."""
+    import pyarrow as pa
+
+    from warmlog.pipeline.source.arrow import TYPES
+
+    header = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
+    types = {**TYPES, "headers": pa.list_(pa.field("element", header, nullable=False))}
+    create(tmp_path, "delta", pa.schema([pa.field(name, type_of) for name, type_of in types.items()]))
+    copied(open_in(tmp_path, "delta"), options_of(writer))
+    assert read_by_library(tmp_path, "delta").num_rows == 90
 
 
 def test_a_delta_table_with_rules_that_are_not_kept_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from warmlog.pipeline.lakehouse.delta_actions import NO_EPOCH, add_action, topic
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
-from warmlog.pipeline.lakehouse.schemas.columns import check_column
+from warmlog.pipeline.lakehouse.schemas.columns import NEVER_NULL, check_column, check_nulls
 from warmlog.pipeline.lakehouse.schemas.types import check_names, check_only_added, normal, without_times
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
@@ -36,6 +36,7 @@ USER_METADATA = "userMetadata"
 FIRST_ENTRIES = 64  # log entries read first; more are read until the ledger is found
 NOT_IN_NAMES = " ,;{}()\n\t="  # characters that names cannot contain without column mapping
 ATTEMPTS = 20  # attempts to add columns while other programs commit
+HEADER_KEYS = frozenset({"headers.element", "headers.element.key"})  # never null, and some programs say so
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # a table with this property would lose positions
 
 
@@ -146,12 +147,16 @@ class DeltaTable:
             mapped = name == "delta.columnMapping.mode" and value != "none"
             if mapped or name.startswith("delta.constraints.") or name == TRANSACTION_RETENTION:
                 raise PipelineError(f"{self._uri} has {name}, which is not supported")
-        fields = {field.name: field for field in self._table.schema().fields}
+        if not self._columns:
+            return
+        types = {field.name: _arrow_field(field).type for field in self._table.schema().fields}
         for name in self._columns:
-            check_column(self._uri, name, _arrow_type(fields[name]) if name in fields else None)
-        for name, field in fields.items():
-            if self._columns and name not in self._columns and not field.nullable:
-                raise PipelineError(f"{self._uri}: column {name} must not be null, and a topic has no such column")
+            check_column(self._uri, name, types.get(name))
+        self._check_nulls(self._columns)
+
+    def _check_nulls(self, written: Sequence[str]) -> None:
+        for field in self._table.schema().fields:
+            check_nulls(self._uri, _arrow_field(field), written, NEVER_NULL | HEADER_KEYS)
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the positions of partitions in the version that was read last."""
@@ -206,7 +211,7 @@ class DeltaTable:
         """Return the columns of the version that was read last, with types as files are written."""
         import pyarrow as pa
 
-        return [pa.field(field.name, normal(_arrow_type(field))) for field in self._table.schema().fields]
+        return [pa.field(field.name, normal(_arrow_field(field).type)) for field in self._table.schema().fields]
 
     def stored_type(self, kind: Any) -> Any:
         """Return the type that the table has for an Arrow type."""
@@ -226,6 +231,7 @@ class DeltaTable:
         deltalake changes columns only in separate commits.
         """
         self._planned = schema
+        self._check_nulls(schema.names)
         for _ in range(ATTEMPTS):  # each failure means that another commit succeeded
             known = {field.name: field.type for field in self.fields()}
             missing = [field for field in schema if field.name not in known or not known[field.name].equals(field.type)]
@@ -350,11 +356,11 @@ def _metadata_text(metadata: Any, key: str) -> str | None:
     return form.get(key) if isinstance(form, dict) else None
 
 
-def _arrow_type(field: Any) -> Any:
+def _arrow_field(field: Any) -> Any:
     import pyarrow as pa
     from deltalake import Schema
 
-    return pa.schema(Schema([field]).to_arrow()).field(0).type
+    return pa.schema(Schema([field]).to_arrow()).field(0)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from warmlog.pipeline.lakehouse.iceberg_files import data_files_of
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
-from warmlog.pipeline.lakehouse.schemas.columns import check_column
+from warmlog.pipeline.lakehouse.schemas.columns import check_column, check_nulls
 from warmlog.pipeline.lakehouse.schemas.types import check_names, normal
 from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
@@ -119,12 +119,16 @@ class IcebergTable:
         """Raise PipelineError for a table to which rows cannot be appended by only adding files."""
         if not self._table.spec().is_unpartitioned():
             raise PipelineError(f"{self._identifier} is partitioned, which is not supported")
-        fields = {field.name: field for field in self._table.schema().fields}
+        if not self._columns:
+            return
+        types = {field.name: _arrow_field(field).type for field in self._table.schema().fields}
         for name in self._columns:
-            check_column(self._identifier, name, _arrow_type(fields[name]) if name in fields else None)
-        for name, field in fields.items():
-            if self._columns and name not in self._columns and field.required:
-                raise PipelineError(f"{self._identifier}: column {name} is required, and a topic has no such column")
+            check_column(self._identifier, name, types.get(name))
+        self._check_nulls(self._columns)
+
+    def _check_nulls(self, written: Sequence[str]) -> None:
+        for field in self._table.schema().fields:
+            check_nulls(self._identifier, _arrow_field(field), written)
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the positions of partitions in the last version read. Raises PipelineError after a rollback."""
@@ -232,7 +236,7 @@ class IcebergTable:
         """Return the columns of the version that was read last, with types as files are written."""
         import pyarrow as pa
 
-        return [pa.field(field.name, normal(_arrow_type(field))) for field in self._table.schema().fields]
+        return [pa.field(field.name, normal(_arrow_field(field).type)) for field in self._table.schema().fields]
 
     def stored_type(self, kind: Any) -> Any:
         """Return the type that the table has for an Arrow type."""
@@ -247,6 +251,7 @@ class IcebergTable:
     def plan_columns(self, schema: Any) -> None:
         """Write files with these columns from now on; the next commit adds those that the table lacks."""
         self._planned = schema
+        self._check_nulls(schema.names)
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
         """Append files as one snapshot. Raises ConflictError, OutcomeUnknownError."""
@@ -345,7 +350,7 @@ def open_catalog(catalog: str, warehouse: str | None, properties: Mapping[str, s
 
 
 def with_ids(field: Any, iceberg_field: Any) -> Any:
-    """Return an Arrow field and its nested fields with the ids of an Iceberg field."""
+    """Return an Arrow field and its nested fields with the ids of an Iceberg field, and as required as that."""
     import pyarrow as pa
 
     kind, inner = field.type, iceberg_field.field_type
@@ -356,13 +361,15 @@ def with_ids(field: Any, iceberg_field: Any) -> Any:
     elif pa.types.is_struct(kind):
         ids = {each.name: each for each in inner.fields}
         kind = pa.struct([with_ids(each, ids[each.name]) for each in kind])
-    return pa.field(field.name, kind, field.nullable, metadata={"PARQUET:field_id": str(iceberg_field.field_id)})
+    nullable = field.nullable and not iceberg_field.required
+    return pa.field(field.name, kind, nullable, metadata={"PARQUET:field_id": str(iceberg_field.field_id)})
 
 
-def _arrow_type(iceberg_field: Any) -> Any:
+def _arrow_field(iceberg_field: Any) -> Any:
+    import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return schema_to_pyarrow(iceberg_field.field_type)
+    return pa.field(iceberg_field.name, schema_to_pyarrow(iceberg_field.field_type), not iceberg_field.required)
 
 
 def _is_first(snapshot: Any) -> bool:

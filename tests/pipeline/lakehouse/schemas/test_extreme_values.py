@@ -3,15 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.pipeline.conftest import DirectoryWriter
-from tests.pipeline.lakehouse.schemas.decoded import audited_with, decoded, encoded, rows_in, schema_file
-from tests.pipeline.lakehouse.tables import Kind, copied, offsets_in, open_in, options_of, query
+from tests.pipeline.lakehouse.schemas.decoded import V1, audited_with, decoded, encoded, order, rows_in, schema_file
+from tests.pipeline.lakehouse.tables import Kind, copied, files_of, offsets_in, open_in, options_of, query
 from tests.pipeline.lakehouse.test_audit import audited, total
 from tests.pipeline.lakehouse.test_maintenance import maintained
+from tests.pipeline.lakehouse.test_table import create
+from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.auditing import SchemaSources
 from warmlog.pipeline.lakehouse.schemas.formats import formats_of
+from warmlog.pipeline.source.arrow import TYPES
 
 AFTER_9999_MS = 253_402_300_800_000
 LIMIT_MS = (1 << 63) // 1000 - 100  # in a table's microseconds
@@ -84,3 +88,31 @@ def test_a_time_that_no_table_can_store_is_a_bad_row(writer: DirectoryWriter, ki
     assert bad[0] is None
     assert "field sent" in bad[1]
     assert good[1] is None
+
+
+# -- columns of a table that must not be null ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("required", ["id", "item.sku"])
+def test_decoded_columns_that_must_not_be_null_are_refused(
+    writer: DirectoryWriter, kind: Kind, tmp_path: Path, required: str
+) -> None:
+    item = pa.struct([pa.field("sku", pa.string(), required != "item.sku"), pa.field("n", pa.int32())])
+    own = [pa.field(name, type_of) for name, type_of in TYPES.items() if name != "value"]
+    create(tmp_path, kind, pa.schema([*own, pa.field("id", pa.int32(), required != "id"), pa.field("item", item)]))
+    writer.segment(encoded(V1, order(1)))
+    formats = formats_of(value_format="avro", value_schema=schema_file(tmp_path, V1))
+    with pytest.raises(PipelineError, match=f"column {required} must not be null, and rows may have no value for it"):
+        decoded(writer, tmp_path, kind, formats)
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_files_with_required_columns_are_merged(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    fields = [pa.field(name, type_of, name in {"key", "value", "headers"}) for name, type_of in TYPES.items()]
+    create(tmp_path, kind, pa.schema(fields))
+    for _ in range(3):
+        writer.segment([b"x"] * 2)
+        copied(open_in(tmp_path, kind), options_of(writer))
+    assert maintained(tmp_path, kind).merged_files == 3
+    audit = audited(tmp_path, kind, options_of(writer))
+    assert (audit.findings, total(audit).in_log, len(files_of(tmp_path, kind))) == ([], 6, 1)
