@@ -1,5 +1,6 @@
 """Values at the limits of formats and tables: times after the year 9999, large numbers, text of numbers."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,63 @@ def test_a_time_that_no_table_can_store_is_a_bad_row(writer: DirectoryWriter, ki
     assert bad[0] is None
     assert "field sent" in bad[1]
     assert good[1] is None
+
+
+# -- numbers of JSON -------------------------------------------------------------------------------------------------
+
+NUMBERS = {
+    "properties": {
+        "price": {"type": "number"},
+        "count": {"type": "integer"},
+        "extra": {},
+        "prices": {"type": "array", "items": {"type": ["number", "null"]}},
+        "times": {"type": "array", "items": {"type": ["string", "null"], "format": "date-time"}},
+    }
+}
+DIGITS = "0.1000000000000000055511151231257827"
+JSON_ROWS: list[tuple[str, str, Any]] = [
+    ('{"price": 9007199254740993}', "price", 9007199254740992.0),
+    ('{"price": 18446744073709551616}', "price", 18446744073709551616.0),
+    ('{"price": -1e300}', "price", -1e300),
+    ('{"prices": [9007199254740993, null, 0.5]}', "prices", [9007199254740992.0, None, 0.5]),
+    ('{"count": 9223372036854775807}', "count", 9223372036854775807),
+    ('{"count": 1E2}', "count", 100),
+    ('{"times": ["2026-01-02T12:00:00Z", null]}', "times", [datetime(2026, 1, 2, 12, tzinfo=UTC), None]),
+    (f'{{"extra": {{"a": [{DIGITS}, 1.10, 1E2, -0.0], "b": 18446744073709551616}}}}', "extra", None),
+]
+JSON_BAD = [
+    (b'{"count": 9223372036854775808}', "field count: an integer beyond 64 bits"),
+    (b'{"count": 1e30}', "field count: Could not convert 1e+30"),
+    (b'{"price": 1%s}' % (b"0" * 400), "field price: a number beyond the range of a double"),
+    (b'{"price": 1e400}', "not JSON: Number out of range"),
+    (b'{"extra": "\xff"}', "not JSON: 'utf-8' codec can't decode byte 0xff"),
+]
+
+
+def test_numbers_of_json_are_the_nearest_of_their_column(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    writer.segment([text.encode() for text, _, _ in JSON_ROWS])
+    path = schema_file(tmp_path, NUMBERS)
+    decoded(writer, tmp_path, kind, formats_of(value_format="json", value_schema=path))
+    rows = rows_in(tmp_path, kind, *NUMBERS["properties"])
+    for row, (_, name, expected) in zip(rows[:-1], JSON_ROWS, strict=False):
+        assert dict(zip(NUMBERS["properties"], row, strict=True)) == {
+            **dict.fromkeys(NUMBERS["properties"]),
+            name: expected,
+        }
+    assert rows[-1][2] == f'{{"a":[{DIGITS},1.10,1E2,-0.0],"b":18446744073709551616}}'
+    audit = audited_with(tmp_path, kind, writer, SchemaSources(value=(path,)))
+    assert (audit.findings, total(audit).in_log) == ([], len(JSON_ROWS))
+
+
+def test_numbers_that_no_column_holds_are_bad_rows(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    writer.segment([data for data, _ in JSON_BAD])
+    given: dict[str, Any] = {"value_format": "json", "value_schema": schema_file(tmp_path, NUMBERS)}
+    with pytest.raises(PipelineError, match=r"orders-0: offset 0: value: field count: an integer beyond 64 bits"):
+        decoded(writer, tmp_path, kind, formats_of(**given))
+    decoded(writer, tmp_path, kind, formats_of(**given, on_bad_row="null"))
+    for (error, raw), (data, reason) in zip(rows_in(tmp_path, kind, "decodeError", "rawValue"), JSON_BAD, strict=True):
+        assert error.startswith(reason)
+        assert raw == data
 
 
 # -- columns of a table that must not be null ------------------------------------------------------------------------

@@ -206,7 +206,8 @@ def _arrays(
                 waiting += [(middle, end), (start, middle)]
                 continue
             path = _blamed(values.objects[start], values.reader.raw_type, values.reader.type, "")
-            bad[values.rows[start]] = f"field {path}: {error}" if path else str(error)
+            reason = "an integer beyond 64 bits" if isinstance(error, OverflowError) else str(error)
+            bad[values.rows[start]] = f"field {path}: {reason}" if path else reason
 
 
 def _array(reader: Reader, objects: Sequence[Any], side: Side, kind: Any, *, is_spread: bool) -> Any:

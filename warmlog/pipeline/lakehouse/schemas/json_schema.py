@@ -8,7 +8,7 @@ value fits the type, which follows only from the schema's text:
     object with properties              struct of these, in their order; others that the schema allows are omitted
     object without, or additional ones  map if `additionalProperties` is a schema
     array with items                    list
-    anything else, several types        string with its JSON text
+    anything else, several types        string with its JSON text, in which numbers are as written
 
 Source: JSON Schema, draft 4 to 2020-12.
 """
@@ -16,7 +16,7 @@ Source: JSON Schema, draft 4 to 2020-12.
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -49,6 +49,7 @@ class JsonReader:
         self._invalid: Any = jsonschema_rs.ValidationError
         self._unresolved: Any = jsonschema_rs.ReferencingError
         names = self._schema if isinstance(self._schema, dict) else {}
+        self._has_text = False
         base = str(names.get("$id") or names.get("id") or BASE)
         self.type, self.raw_type, self._convert = self._typed(self._schema, resources.resolver(base), "", ())
 
@@ -61,8 +62,10 @@ class JsonReader:
             path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
             field = f"field {path.lstrip('.')}: " if path else ""
             raise BadValueError(f"{field}{error.message[:SHOWN]}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise BadValueError(f"not JSON: {error}") from error
+        if self._has_text:  # the validator takes plain numbers only
+            value = _LITERALS.decode(data)
         return value if self._convert is None else self._convert(value)
 
     def _typed(self, schema: Any, resolver: Any, path: str, outer: tuple[str, ...]) -> Typed:
@@ -73,14 +76,14 @@ class JsonReader:
         alternatives = schema.get("oneOf") or schema.get("anyOf")
         if alternatives and "properties" not in schema:
             others = [each for each in alternatives if not (isinstance(each, dict) and each.get("type") == "null")]
-            return _nullable(self._typed(others[0], resolver, path, outer)) if len(others) == 1 else _as_text()
+            return _nullable(self._typed(others[0], resolver, path, outer)) if len(others) == 1 else self._text()
         kind = _kind_of(schema)
         if kind == "object" and "allOf" not in schema:
             return self._object(schema, resolver, path, outer)
         if kind == "array" and isinstance(schema.get("items"), dict):
             inner, raw, convert = self._typed(schema["items"], resolver, f"{path}[]", outer)
             return list_of(inner), list_of(raw), None if convert is None else _each(convert)
-        return _primitive(kind, schema)
+        return self._primitive(kind, schema, path)
 
     def _referred(self, reference: str, resolver: Any, path: str, outer: tuple[str, ...]) -> Typed:
         try:
@@ -108,7 +111,25 @@ class JsonReader:
         if isinstance(schema.get("additionalProperties"), dict):
             inner, raw, convert = self._typed(schema["additionalProperties"], resolver, f"{path}[]", outer)
             return map_of(pa.string(), inner), map_of(pa.string(), raw), None if convert is None else _values(convert)
-        return _as_text()
+        return self._text()
+
+    def _primitive(self, kind: str | None, schema: Any, path: str) -> Typed:
+        import pyarrow as pa
+
+        if kind == "string":
+            formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
+            final = formats.get(schema.get("format", ""), pa.string())
+            return final, pa.string(), _time if final == formats["date-time"] else None
+        if kind == "number":
+            return pa.float64(), pa.float64(), _number_of(path)
+        plain = {"integer": pa.int64(), "boolean": pa.bool_()}
+        return (plain[kind], plain[kind], None) if kind in plain else self._text()
+
+    def _text(self) -> Typed:
+        import pyarrow as pa
+
+        self._has_text = True
+        return pa.string(), pa.string(), _text_of
 
 
 def _kind_of(schema: Any) -> str | None:
@@ -120,26 +141,43 @@ def _kind_of(schema: Any) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-def _primitive(kind: str | None, schema: Any) -> Typed:
-    import pyarrow as pa
+class _Literal(float):
+    """A number with a fraction or an exponent, and its text."""
 
-    if kind == "string":
-        formats = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
-        final = formats.get(schema.get("format", ""), pa.string())
-        return final, pa.string(), _time if final == formats["date-time"] else None
-    plain = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
-    return (plain[kind], plain[kind], None) if kind in plain else _as_text()
+    def __new__(cls, text: str) -> Self:
+        """Return the nearest double of a number's text."""
+        literal = super().__new__(cls, text)
+        literal.text = text
+        return literal
+
+    text: str
 
 
-def _time(text: str) -> str:
+def _raw(literal: Any) -> msgspec.Raw:
+    return msgspec.Raw(literal.text.encode())
+
+
+_LITERALS = msgspec.json.Decoder(float_hook=_Literal)
+_TEXTS = msgspec.json.Encoder(enc_hook=_raw)
+
+
+def _text_of(value: Any) -> str:
+    return _TEXTS.encode(value).decode()
+
+
+def _number_of(path: str) -> Callable[[Any], float | None]:
+    def convert(value: Any) -> float | None:
+        try:
+            return None if value is None else float(value)  # the nearest double of a large integer
+        except OverflowError as error:
+            raise BadValueError(f"field {path or 'value'}: a number beyond the range of a double") from error
+
+    return convert
+
+
+def _time(text: str | None) -> str | None:
     """Return a time of RFC 3339 as Arrow parses it: in upper case, with six digits of a second's fraction at most."""
-    return _FURTHER_DIGITS.sub(r"\1", text.upper())
-
-
-def _as_text() -> Typed:
-    import pyarrow as pa
-
-    return pa.string(), pa.string(), lambda value: msgspec.json.encode(value).decode()
+    return None if text is None else _FURTHER_DIGITS.sub(r"\1", text.upper())
 
 
 def _nullable(typed: Typed) -> Typed:
