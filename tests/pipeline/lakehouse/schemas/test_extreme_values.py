@@ -148,6 +148,16 @@ def test_numbers_that_no_column_holds_are_bad_rows(writer: DirectoryWriter, kind
         assert raw == data
 
 
+NOTHING = {"type": "fixed", "name": "Nothing", "size": 0}
+
+
+@pytest.mark.parametrize("items", [NOTHING, record_of({"a": NOTHING, "b": "Nothing"})])
+def test_arrays_that_a_few_bytes_could_make_endless_are_refused(tmp_path: Path, items: dict[str, Any]) -> None:
+    path = schema_file(tmp_path, record_of({"list": {"type": "array", "items": {**items, "name": "Item"}}}))
+    with pytest.raises(PipelineError, match="field list is an array of items without bytes"):
+        formats_of(value_format="avro", value_schema=path)
+
+
 # -- columns of a table that must not be null ------------------------------------------------------------------------
 
 

@@ -64,7 +64,18 @@ class AvroReader:
 
     def _array(self, node: Any, path: str, outer: tuple[str, ...]) -> Typed:
         inner, raw, convert = self._typed(node["items"], f"{path}[]", outer)
+        if self._is_empty(node["items"]):  # a few bytes could claim any number of items
+            raise SchemaError(f"field {path or 'value'} is an array of items without bytes")
         return list_of(inner), list_of(raw), None if convert is None else _each(convert)
+
+    def _is_empty(self, node: Any) -> bool:
+        """Return whether values of a schema have no bytes. It is not recursive."""
+        node = self._names.get(node, node) if isinstance(node, str) else node
+        if not isinstance(node, dict):
+            return False
+        if node["type"] in {"record", "error"}:
+            return all(self._is_empty(each["type"]) for each in node["fields"])
+        return node["size"] == 0 if node["type"] == "fixed" else self._is_empty(node["type"])
 
     def _map(self, node: Any, path: str, outer: tuple[str, ...]) -> Typed:
         import pyarrow as pa
