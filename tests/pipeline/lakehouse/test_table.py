@@ -423,6 +423,7 @@ def test_the_command_leaves_out_aborted_transactions(kafka_fixtures: Path, kind:
 
 def test_wrong_targets_are_named(writer: DirectoryWriter, tmp_path: Path) -> None:
     source = ["--path", str(writer.directory.parent), "--until-end"]
+    assert "the table has no name" in invoke("orders", "", *source, status=1)
     assert "a warehouse needs an Iceberg catalog" in invoke("orders", "x", "--warehouse", "y", *source, status=1)
     assert "is not NAMESPACE.TABLE" in invoke(
         "orders", "orders", "--catalog", f"sqlite:///{tmp_path}/catalog.db", *source, status=1

@@ -20,6 +20,8 @@ def open_table(
     The table is not read yet. `storage`: options of the object store, or properties of the catalog. Raises
     PipelineError.
     """
+    if not target.strip():
+        raise PipelineError("the table has no name: a directory, a URL, or with a catalog NAMESPACE.TABLE")
     if catalog is None:
         if warehouse is not None:
             raise PipelineError("a warehouse needs an Iceberg catalog")
