@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from warmlog.pipeline.lakehouse.delta_actions import stats_of
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import parse_receipt
-from warmlog.pipeline.lakehouse.writing import NewFile
+from warmlog.pipeline.lakehouse.writing import FileSequence, LocalFiles, NewFile, ParquetRules
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import COLUMNS, read_options
 from warmlog.testing import Broker
@@ -293,6 +294,27 @@ def test_damage_is_an_error_or_named_in_the_receipt(
     assert (receipt.rows, [f"{log}: damaged" in each for each in receipt.damaged]) == (10, [True])
     with pytest.raises(PipelineError, match="onCorrupt=stop is not supported for tables"):
         copied(open_in(tmp_path, kind), options_of(writer, onCorrupt="stop"))
+
+
+class FullDisk(LocalFiles):
+    """Files that are all the device that has no space."""
+
+    def create(self, name: str) -> Any:
+        Path(self.directory, name).touch()
+        return open("/dev/full", "wb")
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_a_full_disk_is_named_with_the_file_and_leaves_none(tmp_path: Path, rows: int) -> None:
+    import pyarrow as pa
+
+    table = pa.table({"offset": range(rows), "value": [os.urandom(20) for _ in range(rows)]})
+    rules = ParquetRules(store=FullDisk(str(tmp_path)), schema=table.schema, file_bytes=1)
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'") as raised, FileSequence(rules) as files:
+        for batch in table.to_batches():
+            files.write(batch)
+    assert pickle.loads(pickle.dumps(raised.value)).filename == "/dev/full"  # as from a worker
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@
 """
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -284,19 +284,33 @@ class _File:
             low, high = self._bounds.get(column, (extremes["min"], extremes["max"]))
             self._bounds[column] = min(low, extremes["min"]), max(high, extremes["max"])
         self._rows += batch.num_rows
-        self._parquet.add(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+        with self._named():
+            self._parquet.add(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
 
     def finish(self) -> NewFile:
-        self._parquet.finish()
-        size = self.size
-        self._stream.close()
-        self._store.finished(self._name)
+        with self._named():
+            self._parquet.finish()
+            size = self.size
+            self._stream.close()
+            self._store.finished(self._name)
         return NewFile(name=self._name, size=size, rows=self._rows, bounds=self._bounds)
 
     def abandon(self) -> None:
-        self._parquet.close()
-        self._stream.close()
+        with suppress(OSError):  # a full disk has no space for the footer either
+            self._parquet.close()
+        with suppress(OSError):
+            self._stream.close()
         self._store.delete(self._name)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Add the file's path to errors of the operating system, which have none for an open file."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is not None and error.filename is None:
+                error.filename = getattr(self._stream, "name", self._name)
+            raise
 
 
 def _plain(column: Any) -> Any:
