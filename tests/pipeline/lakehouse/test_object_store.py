@@ -22,7 +22,7 @@ from tests.pipeline.lakehouse.test_maintenance import upkeep_of
 from warmlog.cli.pipeline.audit import audit as audit_command
 from warmlog.cli.pipeline.table import table as table_command
 from warmlog.pipeline.job_stats import Reporter
-from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
+from warmlog.pipeline.jobs.table_audit import AuditState, TableAudit, audit_table
 from warmlog.pipeline.lakehouse.maintenance.job import MaintenanceJob
 from warmlog.pipeline.lakehouse.table import OutcomeUnknownError
 from warmlog.pipeline.lakehouse.target import open_table
@@ -109,6 +109,20 @@ def bucket(endpoint: str, tmp_path: Path) -> Bucket:
 
 def audited(bucket: Bucket, kind: Kind, options: ReadOptions) -> TableAudit:
     return audit_table(LocalRunner(), options, bucket.open(kind), Reporter("audit"))
+
+
+def test_a_state_does_not_hide_objects_that_are_gone(writer: DirectoryWriter, bucket: Bucket, kind: Kind) -> None:
+    options = options_of(writer, maxOffsetsPerTrigger=20)
+    copied(bucket.open(kind), options)
+    state = AuditState(table=bucket.open(kind).name)
+    for _ in range(2):
+        result = audit_table(LocalRunner(), options, bucket.open(kind), Reporter("audit"), state)
+        assert result.findings == []
+    assert sum(each.audited_before for each in result.partitions) == 90
+    path = bucket.open(kind).files()[0].path
+    bucket.files.delete_file(path.removeprefix("s3://"))
+    result = audit_table(LocalRunner(), options, bucket.open(kind), Reporter("audit"), state)
+    assert {finding.path for finding in result.findings if finding.what.startswith("cannot be read: ")} == {path}
 
 
 def test_a_topic_becomes_a_table_that_its_audit_proves(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:

@@ -1,8 +1,8 @@
 """The job behind `warmlog pipeline audit TOPIC TABLE`: account for every offset of a topic in a Delta or Iceberg table.
 
 A state stores the proved stretches, and the files of the table at that time. The next audit skips these stretches,
-unless a file that may contain their rows was added or removed. Only an audit without a state detects damage inside an
-unchanged file.
+unless a file that may contain their rows was added or removed, is gone, or has another size. Only an audit without a
+state detects damage inside a file of the same size.
 """
 
 import json
@@ -20,7 +20,8 @@ from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.log_ranges import log_extents, splits_of
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch, prove
 from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents
-from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.maintenance.history import is_whole
+from warmlog.pipeline.lakehouse.reading import DataFile, Selection, changed_files
 from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.runner import Runner
@@ -28,6 +29,8 @@ from warmlog.pipeline.source.input import rules_of
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import size_of_split
 from warmlog.pipeline.source.ranges import Range
+from warmlog.protocol.partitions import TopicPartition
+from warmlog.protocol.records.record import MAX_INT64
 
 GROUP_BYTES = 32 << 20  # bytes of the log per task
 
@@ -114,17 +117,18 @@ def audit_table(
     receipts = [commit.receipt for commit in table.commits()][::-1]
     wanted = {key for receipt in receipts for key in receipt.spans if options.topics.wants(*key)} | logs.keys()
     files = sorted(table.files(), key=lambda file: (file.bounds.get("offset", (0, 0)), file.path))
-    newest = receipts[-1] if receipts else None
+    if not wanted:  # neither a topic nor a receipt
+        raise PipelineError(f"{table.name} has no rows of {', '.join(options.topics.named)}")
+    columns, other_columns = (receipts[-1].columns, []) if receipts else _comparable(table, options)
     contents = TableContents(
         files=files,
         receipts=receipts,
         positions=table.positions(wanted),
-        columns=options.columns if newest is None else newest.columns,
-        formats={} if newest is None else newest.formats,
+        columns=columns,
+        formats=receipts[-1].formats if receipts else {},
+        is_whole=is_whole(table),
     )
-    if not wanted & (contents.positions.keys() | {key for receipt in receipts for key in receipt.spans}):
-        raise PipelineError(f"{table.name} has no rows of {', '.join(options.topics.named)}")
-    changed = state.changed(files)
+    changed = [*state.changed(files), *_changed_since(state, table, files, wanted)]
     partitions, tasks = [], []
     for key in sorted(wanted):
         stretches = Stretches(key, contents, logs.get(key))
@@ -140,16 +144,14 @@ def audit_table(
     groups = _grouped([replace(stretch, log=log) for (_, stretch), log in zip(tasks, splits, strict=True)])
     results = _proved(run, groups, partial(prove, table.store(), rules), ReceiptSchemas(sources, table))
     for (partition, stretch), proved in zip(tasks, results, strict=True):
-        partition.proved.add(proved)
-        if stretch.proof is not None and not stretch.is_earlier and not stretch.is_open:
-            dead = sum(min(end, stretch.end) - max(first, stretch.first) for first, end in _within(stretch))
-            partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing - dead, 0)
+        _count(partition, stretch, proved)
         reporter.add(proved.stats)
         name = _name(stretch, partition)
         state.stretches.discard(name)
         if stretch.proof is not None and not stretch.is_open and not proved.findings and not proved.unproved:
             state.stretches.add(name)
     state.files = {file.path: file for file in files}
+    _find_columns(partitions, other_columns, table.name)
     findings = [finding for partition in partitions for finding in partition.proved.findings]
     reporter.set_details(findings=len(findings), version=table.version)
     return TableAudit(table=table.name, version=table.version, partitions=partitions, findings=findings)
@@ -180,6 +182,53 @@ def _proved(
         }
         schemas.learn(unknown)
     return list(chain.from_iterable(results[number] for number in range(len(groups))))
+
+
+def _changed_since(
+    state: AuditState, table: Table, files: Sequence[DataFile], keys: Iterable[TopicPartition]
+) -> list[DataFile]:
+    """Return the files with rows of these partitions that are gone or have another size."""
+    if not state.stretches:
+        return []  # all of them will be read
+    everything = [Selection(key=key, first=0, end=MAX_INT64, columns=()) for key in keys]
+    return changed_files(table.store(), [file for file in files if any(map(file.may_hold, everything))])
+
+
+def _count(partition: PartitionProof, stretch: Stretch, proved: Proved) -> None:
+    """Add the proof of a stretch to its partition."""
+    partition.proved.add(proved)
+    if stretch.proof is None and not stretch.is_covered:
+        if stretch.first >= partition.first_offset:
+            partition.lost = max(partition.lost - proved.rows, 0)
+        partition.unaccounted = max(partition.unaccounted - proved.rows, 0)
+    elif not stretch.is_earlier and not stretch.is_open:
+        dead = sum(min(end, stretch.end) - max(first, stretch.first) for first, end in _within(stretch))
+        partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing - dead, 0)
+
+
+def _comparable(table: Table, options: ReadOptions) -> tuple[tuple[str, ...], list[str]]:
+    """Return the columns to compare without any receipt, and the table's columns that it would take to decode."""
+    from pyarrow import types
+
+    from warmlog.pipeline.source.arrow import TYPES
+
+    kinds = {field.name: field.type for field in table.fields()}
+    same = {
+        name
+        for name, kind in kinds.items()
+        if name in TYPES and (types.is_nested(kind) == types.is_nested(TYPES[name])) and not types.is_decimal(kind)
+    }
+    return tuple(name for name in options.columns if name in same), sorted(kinds.keys() - same)
+
+
+def _find_columns(partitions: Sequence[PartitionProof], columns: Sequence[str], path: str) -> None:
+    """Report columns that were not compared, in each partition that has rows."""
+    what = f"not compared: {', '.join(columns)}: the receipts that say how these columns were decoded have expired"
+    for each in partitions:
+        if columns and each.proved.rows:
+            each.proved.findings.append(
+                AuditFinding(topic=each.topic, partition=each.partition, kind="table", what=what, path=path)
+            )
 
 
 def _within(stretch: Stretch) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Any
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.lakehouse.digest import RowDigest
-from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader
+from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Proof, Runs
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
 from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN
@@ -170,6 +170,10 @@ class _Proving:
         if proof is not None:
             what = f"offsets {proof.first} to {proof.end - 1} are not the {proof.rows:,} rows of their receipt"
             self._find(f"{what}, and the log no longer has offsets below {stretch.end}", self._names(stretch))
+        elif count:
+            offsets = f"offsets {stretch.first} to {stretch.end - 1}"
+            what = f"{count:,} rows of {offsets} cannot be proved: neither the log nor a receipt has these offsets"
+            self._find(what, self._names(stretch))
 
     # -- digests --
 
@@ -194,16 +198,14 @@ class _Proving:
 
     def _batches(self, stretch: Stretch) -> Iterator[tuple[int, Any]]:
         """Yield record batches, each with the number of its file; report a file that cannot be read."""
-        import pyarrow as pa
-
         for number, file in enumerate(self._stretch.files):
             try:
                 for batch in self._reader.rows(file, stretch.selection):
                     yield number, batch
-            except (OSError, pa.ArrowException) as error:
+            except UnreadableFileError as error:
                 if file.path not in self._damaged:
                     self._damaged.add(file.path)
-                    self._find(f"cannot be read: {error}", file.path)
+                    self._find(f"cannot be read: {error.reason}", file.path)
 
     def _log_batches(self, stretch: Stretch, *, first: int, end: int) -> Iterator[Any]:
         from pyarrow import compute
@@ -266,7 +268,8 @@ class _Proving:
         missing = np.setdiff1d(in_log, unique)
         if stretch.is_covered:
             done.missing += len(missing)
-            self._name(missing, "in the log, but not in the table", self._names(stretch, missing))
+            why = ", and no receipt says why" if stretch.proof is None else ""
+            self._name(missing, f"in the log, but not in the table{why}", self._names(stretch, missing))
         extra = np.setdiff1d(unique, in_log)
         if as_written:
             done.by_receipt += len(extra)  # compaction has since removed them from the log
@@ -373,7 +376,10 @@ def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
             same &= np.array([_present(record) == _present(row) for record, row in values])
             continue
         if right.type != left.type:
-            right = right.cast(left.type)
+            try:
+                right = right.cast(left.type)
+            except pa.ArrowException:  # another program changed the column
+                return np.zeros(log.num_rows, bool)
         if pa.types.is_floating(left.type):  # NaN equals NaN
             left, right = (each.cast(pa.float64()).view(pa.int64()) for each in (left, right))
         equal = compute.fill_null(compute.equal(left, right), False)

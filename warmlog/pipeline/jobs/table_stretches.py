@@ -3,9 +3,11 @@
 1. Each proof of a receipt is a stretch; offsets of a receipt's span without a proof had no record when it was written.
 2. If offsets repeat (the topic was recreated, or its log truncated and written again), earlier stretches belong to an
    earlier log: only their receipts can prove them. Files are distinguished by the receipts that name them.
-3. Offsets between receipts should be in the table if the log still has them; otherwise they were lost before they were
-   copied. It is unknown whether offsets before the first receipt were copied, so only existing rows are checked. There
-   must be no rows after the last receipt.
+3. Positions outlive receipts. Offsets up to the position without a receipt should be in the table if the log still has
+   them: between receipts, and after the last receipt. Before the first receipt, too, unless the receipts of all commits
+   exist: then these offsets were never copied, and only existing rows are checked.
+4. Offsets without a receipt that the log no longer has were lost before they were copied if the receipts of all commits
+   exist; otherwise it is unknown whether they had records. There must be no rows after the position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,11 +28,12 @@ CHUNK_OFFSETS = 1 << 22  # maximum offsets of a stretch without a receipt
 
 @dataclass(slots=True, kw_only=True)
 class PartitionProof:
-    """Audit of a partition. `first_offset`, `end_offset`: range of the current (or last) log covered by receipts.
+    """Audit of a partition. `first_offset`, `end_offset`: range of the current (or last) log that should be copied.
 
     `empty`: offsets without a record: markers, aborted, or compacted before they were copied. `lost`: between receipts,
-    deleted before they were copied. `dead_letters`: stored in a dead-letter topic instead, according to receipts.
-    `behind`: in the log, not copied yet. `audited_before`: proved by an earlier audit.
+    deleted before they were copied. `unaccounted`: without a row or receipt, and no longer in the log.
+    `dead_letters`: stored in a dead-letter topic instead, according to receipts. `behind`: in the log, not copied yet.
+    `audited_before`: proved by an earlier audit.
     """
 
     topic: str
@@ -40,6 +43,7 @@ class PartitionProof:
     end_offset: int = 0
     empty: int = 0
     lost: int = 0
+    unaccounted: int = 0
     dead_letters: int = 0
     behind: int = 0
     audited_before: int = 0
@@ -50,7 +54,7 @@ class PartitionProof:
 class TableContents:
     """The contents of a table: files by offset, receipts from oldest to newest, positions, and the columns of rows.
 
-    `columns` and `formats`: those of rows without a receipt.
+    `columns` and `formats`: those of rows without a receipt. `is_whole`: whether the receipts of all commits exist.
     """
 
     files: Sequence[DataFile]
@@ -58,6 +62,7 @@ class TableContents:
     positions: Mapping[TopicPartition, Position]
     columns: tuple[str, ...]
     formats: Mapping[str, Any] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 class Stretches:
@@ -67,40 +72,55 @@ class Stretches:
         self._key = key
         self._contents = contents
         self._spans = [(receipt, receipt.spans[key]) for receipt in contents.receipts if key in receipt.spans]
-        self._lives = list(lives_of([span for _, span in self._spans]))
-        last = self._spans[-1][1].end if self._spans else contents.positions.get(key)
+        *self._lives, self._life = lives_of(self._with_position([span for _, span in self._spans]))
+        last = self._last
         ids = {each.topic_id for each in (log, last) if each is not None} - {None}
         same = log is not None and len(ids) < 2
         self._log = log if same else None
-        self._life = self._lives[-1] if self._lives else 0
         self._is_past = not same and log is not None  # the log belongs to another topic
         self._owners: dict[str, set[int]] = {}
         for (receipt, _), life in zip(self._spans, self._lives, strict=True):
             for name in receipt.files:
                 self._owners.setdefault(name, set()).add(life)
         end = last.offset if last is not None else 0
-        present = [span.first for (_, span), life in zip(self._spans, self._lives, strict=True) if life == self._life]
-        first = min(present, default=min(log.start, end) if log is not None else 0)
+        present = [
+            span.first
+            for (_, span), life in zip(self._spans, self._lives, strict=True)
+            if life == self._life or (last is not None and not contents.is_whole and span.end.topic_id == last.topic_id)
+        ]
+        self._head = min(present, default=end)  # the first offset with a receipt
+        first = self._head if contents.is_whole else self._in_log(0, self._head)
+        start = log.start if log is not None else 0
         self.partition = PartitionProof(
             topic=key[0],
             partition=key[1],
             topic_id=last.topic_id if last is not None else None,
             first_offset=first,
             end_offset=end,
-            behind=max(log.end - (end if same else log.start), 0) if log is not None else 0,
+            behind=max(log.end - (max(end, start) if same else start), 0) if log is not None else 0,
         )
+
+    def _with_position(self, spans: list[Span]) -> list[Span]:
+        """Return the spans, and one that ends at the position: the last receipts may have expired before a ledger."""
+        last = spans[-1].end if spans else None
+        self._last = self._contents.positions.get(self._key, last)
+        if self._last is None:
+            return [*spans, Span(first=0, end=Position(offset=0))]
+        first = self._last.offset if last is None else min(self._last.offset, last.offset)
+        return [*spans, Span(first=first, end=self._last)]
+
+    def _in_log(self, first: int, end: int) -> int:
+        """Return the first of these offsets that the log may still have, or `end`."""
+        return end if self._log is None else max(first, min(self._log.start, end))
 
     def __iter__(self) -> Iterator[Stretch]:
         """Yield the stretches, in order."""
-        at = self.partition.first_offset
-        if at:
-            yield from self._unreceipted(0, at, is_covered=False)
+        yield from self._before(self._head)
+        at = self._head
         for (receipt, span), life, cut in zip(self._spans, self._lives, self._cuts(), strict=True):
             is_earlier = self._is_past or (life != self._life and span.end.offset > cut)
             if life == self._life and span.first > at:
-                is_in_log = self._log is not None and self._log.start <= at
-                self.partition.lost += 0 if is_in_log else span.first - at
-                yield from self._unreceipted(at, span.first, is_covered=is_in_log)
+                yield from self._gap(at, span.first)
             dead = receipt.dead_letters.get(self._key, ())
             if life == self._life:
                 self.partition.dead_letters += sum(end - first for first, end in dead)
@@ -111,13 +131,34 @@ class Stretches:
                 yield replace(stretch, written=receipt.files, formats=receipt.formats, dead_letters=dead)
             at = span.end.offset
         end = self.partition.end_offset
+        if self._life not in self._lives:
+            at = self._head
+        if at < end:
+            yield from self._gap(at, end)
         rest = self._stretch(end, MAX_INT64, self._contents.columns, Proof(end, MAX_INT64, 0, ""), life=self._life)
         if rest.files:
             yield rest
 
+    def _before(self, end: int) -> Iterator[Stretch]:
+        """Yield the stretches before the first receipt."""
+        if self._contents.is_whole:
+            yield from self._unreceipted(0, end, is_covered=False)
+        elif end:
+            yield from self._gap(0, end)
+
+    def _gap(self, first: int, end: int) -> Iterator[Stretch]:
+        """Yield stretches without a receipt below the position."""
+        in_log = self._in_log(first, end)
+        if self._contents.is_whole:
+            self.partition.lost += in_log - first
+        else:
+            self.partition.unaccounted += in_log - first
+        yield from self._unreceipted(first, in_log, is_covered=False)
+        yield from self._unreceipted(in_log, end, is_covered=True)
+
     def _cuts(self) -> Iterator[int]:
         """Yield for each span the offset up to which it is in the current log; 0 for spans of other topics."""
-        last = self._spans[-1][1].end if self._spans else None
+        last = self._last
         for number, (_, span) in enumerate(self._spans):
             other = last is not None and span.end.topic_id != last.topic_id
             yield 0 if other else min((later.first for _, later in self._spans[number + 1 :]), default=MAX_INT64)

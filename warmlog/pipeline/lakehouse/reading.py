@@ -1,10 +1,13 @@
 """Read the rows of a partition from the files of a table, skipping files and row groups by their statistics."""
 
+import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.types import normal
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
@@ -12,8 +15,21 @@ from warmlog.protocol.partitions import TopicPartition
 BATCH_ROWS = 1 << 14
 SMALL_BYTES = 8 << 20  # maximum bytes of a cached row group
 CACHE_BYTES = 64 << 20  # maximum bytes of all cached rows
+SIZE_THREADS = 16  # files whose sizes are determined at the same time
 FOOTERS = 16  # maximum number of cached footers
 ROW_KEYS = ("topic", "partition", "offset")  # columns that identify a row's record
+
+
+class UnreadableFileError(PipelineError):
+    """A file of a table is gone or damaged. The arguments are its path and the reason."""
+
+    @property
+    def reason(self) -> str:
+        """The reason, without the path."""
+        return str(self.args[1])
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} cannot be read: {self.args[1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +69,20 @@ class DataFile:
         )
 
 
+def changed_files(store: FileStore, files: Sequence[DataFile]) -> list[DataFile]:
+    """Return the files that are gone, or have another size than the table says. Their contents are not read."""
+
+    def is_changed(file: DataFile) -> bool:
+        try:
+            with store.open(file.path) as stream:
+                return bool(stream.seek(0, os.SEEK_END) != file.size)
+        except OSError:
+            return True
+
+    with ThreadPoolExecutor(SIZE_THREADS) as threads:
+        return [file for file, is_other in zip(files, threads.map(is_changed, files), strict=True) if is_other]
+
+
 def _meet(bounds: tuple[Any, Any] | None, low: Any, high: Any) -> bool:
     return bounds is None or (bounds[0] <= high and low <= bounds[1])
 
@@ -70,10 +100,19 @@ class TableReader:
         self._footers: OrderedDict[str, Any] = OrderedDict()
 
     def rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
-        """Yield record batches of a file's rows in the selection, in stored order.
+        """Yield record batches of a file's rows in the selection, in stored order. Raises UnreadableFileError."""
+        batches = self._rows(file, selection)
+        while True:
+            try:
+                batch = next(batches, None)
+            except Exception as error:  # a damaged footer causes errors of any kind
+                reason = " ".join(str(error).split()) or type(error).__name__
+                raise UnreadableFileError(file.path, reason) from error
+            if batch is None:
+                return
+            yield batch
 
-        Raises OSError, and pyarrow's errors for a damaged file.
-        """
+    def _rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
         from pyarrow import parquet
 
         metadata = self._footers.get(file.path)
@@ -84,6 +123,9 @@ class TableReader:
             if len(self._footers) > FOOTERS:
                 self._footers.popitem(last=False)
             there = opened.schema_arrow.names
+            for name in ROW_KEYS[1:]:
+                if name not in there:
+                    raise OSError(f"it has no column {name}")
             names = tuple(name for name in dict.fromkeys((*selection.columns, *ROW_KEYS)) if name in there)
             for number in _numbers(opened.metadata, file, selection):
                 for batch in self._group(opened, file, number, names):

@@ -14,6 +14,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_errors
 from warmlog.pipeline.lakehouse.delta_actions import add_action, now_ms
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
+from warmlog.pipeline.lakehouse.maintenance.history import mark_of
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
@@ -56,7 +57,7 @@ class DeltaUpkeep:
             for file in removed
         ]
         new = [add_action(file, data_change=False) for file in added]
-        self._table.write([*gone, *new], {LEDGER_KEY: ledger_text(ledger)})
+        self._table.write([*gone, *new], {LEDGER_KEY: ledger_text(ledger, **mark_of(self._table))})
 
     def to_expire(self) -> Expired:
         """Return the versions of the log that are older than its retention."""

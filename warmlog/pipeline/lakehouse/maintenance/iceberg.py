@@ -14,6 +14,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable
 from warmlog.pipeline.lakehouse.iceberg_files import data_files_of
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
+from warmlog.pipeline.lakehouse.maintenance.history import mark_of
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
@@ -158,7 +159,8 @@ class _Commit:
         requirement = AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": snapshot or None})
         self._transaction._apply((), (requirement,))  # noqa: SLF001
         if self._ledger:
-            self._transaction.set_properties({LEDGER_KEY: ledger_text(self._ledger, snapshot=snapshot)})
+            marks = {"snapshot": snapshot, **mark_of(self._table)}
+            self._transaction.set_properties({LEDGER_KEY: ledger_text(self._ledger, **marks)})
         return self._transaction
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
