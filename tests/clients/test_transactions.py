@@ -27,9 +27,12 @@ def new_producer(bootstrap: str, name: str) -> NewProducer:
 
 @pytest.fixture
 def read_all(bootstrap: str, name: str) -> Callable[..., list[bytes]]:
-    """(topic, partitions, isolation) -> the values of all records that a consumer sees, sorted."""
+    """(topic, partitions, isolation) -> the values of all records that a consumer sees, sorted.
 
-    def read(topic: str, partitions: int, isolation: str = "read_committed") -> list[bytes]:
+    `count`: wait for so many. Kafka writes a transaction's markers after it has answered that the commit is sure.
+    """
+
+    def read(topic: str, partitions: int, isolation: str = "read_committed", *, count: int = 0) -> list[bytes]:
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -44,7 +47,7 @@ def read_all(bootstrap: str, name: str) -> Callable[..., list[bytes]]:
         try:
             consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
             values, ended = [], set()
-            while len(ended) < partitions:
+            while len(ended) < partitions or len(values) < count:
                 message = consumer.poll(LIMIT_S)
                 assert message is not None
                 if message.error():
@@ -76,7 +79,7 @@ def test_committed_records_of_all_partitions_are_read_and_aborted_ones_are_not(
         else:
             producer.abort_transaction(LIMIT_S)
     committed = [prefix + b"%d" % i for prefix in (b"a", b"c") for i in range(4)]
-    assert read_all(topic, 2) == committed
+    assert read_all(topic, 2, count=len(committed)) == committed
     assert len(read_all(topic, 2, "read_uncommitted")) == 12
 
 
@@ -89,7 +92,7 @@ def test_records_of_an_open_transaction_are_not_read_as_committed(
     assert read_all(topic, 2) == []
     assert read_all(topic, 2, "read_uncommitted") == [b"1", b"2"]
     producer.commit_transaction(LIMIT_S)
-    assert read_all(topic, 2) == [b"1", b"2"]
+    assert read_all(topic, 2, count=2) == [b"1", b"2"]
 
 
 def test_a_second_producer_of_the_same_id_aborts_the_transaction_and_fences_the_first(
@@ -105,7 +108,7 @@ def test_a_second_producer_of_the_same_id_aborts_the_transaction_and_fences_the_
     successor.begin_transaction()
     send(successor, topic, [b"new"])
     successor.commit_transaction(LIMIT_S)
-    assert read_all(topic, 2) == [b"new"]
+    assert read_all(topic, 2, count=1) == [b"new"]
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -16,10 +16,11 @@ from tests.pipeline.session import program_environment, takes_limits
 from tests.pipeline.sink.attempt import wait_for_markers
 from warmlog.client.blocking import Client
 
-pytestmark = [pytest.mark.interop, takes_limits]  # takes minutes
+LIMIT_S = 300
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(LIMIT_S + 60), takes_limits]  # takes minutes
 
 STREAM = Path(__file__).with_name("sink_stream.py")
-LIMIT_S = 300
 ROWS = 600  # in three micro-batches
 READY = re.compile(r"\bnative=(\S+)")
 

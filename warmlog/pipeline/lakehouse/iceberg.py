@@ -200,7 +200,7 @@ class IcebergTable:
             source = f"{self._identifier}, snapshot {at}"
             yield None if text is None else Committed(version=at, receipt=parse_receipt(text, source)), at
             at = snapshot.parent_snapshot_id
-            if at is None and not _is_first(snapshot):
+            if at is None and not is_first(snapshot):
                 yield None, NO_SNAPSHOT  # when pyiceberg expires a parent, it also removes the parent's id
 
     def store(self) -> FileStore:
@@ -372,7 +372,7 @@ def _arrow_field(iceberg_field: Any) -> Any:
     return pa.field(iceberg_field.name, schema_to_pyarrow(iceberg_field.field_type), not iceberg_field.required)
 
 
-def _is_first(snapshot: Any) -> bool:
+def is_first(snapshot: Any) -> bool:
     """Return whether a snapshot without a parent is the table's first one, judging by its sequence number.
 
     Tables of format version 1 do not number snapshots; their first snapshot is the one that appended all of its rows.

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from warmlog.pipeline.lakehouse.delta import USER_METADATA, DeltaTable
-from warmlog.pipeline.lakehouse.iceberg import IcebergTable, _is_first
+from warmlog.pipeline.lakehouse.iceberg import IcebergTable, is_first
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.table import Table
 
@@ -65,5 +65,5 @@ def _is_whole_iceberg(table: IcebergTable) -> bool:
             return False
         at = snapshot.parent_snapshot_id
         if at is None:
-            return _is_first(snapshot)
+            return is_first(snapshot)
     return True
