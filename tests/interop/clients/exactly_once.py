@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.waiting import until
 
 PARTITIONS = 3
-LIMIT_S = 60
+LIMIT_S = 90
 STEP_S = 0.5
 
 
