@@ -67,7 +67,7 @@ class ClusterImage:
     def __init__(self, contents: Range) -> None:
         self.revision = contents.revision
         self.brokers: dict[int, Registration] = {}  # brokers that are alive
-        self.known: dict[int, Registration] = {}  # also those that are not alive, until they are unregistered
+        self.known: dict[int, Registration] = {}  # includes fenced brokers until they are unregistered
         self.draining: set[int] = set()
         self.controller: ActiveController | None = None
         self.mirror_keeper: ActiveController | None = None

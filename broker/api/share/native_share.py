@@ -60,7 +60,7 @@ class NativeShareApi:
     """Answers the native protocol's requests about share groups by calling the handlers of Kafka's."""
 
     def __init__(self, families: Iterable[Family], partitions: Partitions) -> None:
-        """Collect the handlers of `families`, those that answer Kafka's requests about share groups and settings."""
+        """Collect the handlers of `families`, which serve Kafka's requests for share groups and settings."""
         self._kafka: dict[str, Handler] = {}
         for family in families:
             self._kafka.update(family.handlers())

@@ -34,7 +34,7 @@ async def change_expiry(node: StoreNode, token_id: str, expires_at: int) -> None
 
 
 async def delete_tokens(node: StoreNode, ids: Iterable[str]) -> None:
-    """Delete tokens; those that no longer exist are ignored. Raises StoreError."""
+    """Delete tokens; tokens that no longer exist are ignored. Raises StoreError."""
     left = list(ids)
     for start in range(0, len(left), PER_TRANSACTION):
         step = left[start : start + PER_TRANSACTION]

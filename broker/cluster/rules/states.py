@@ -29,7 +29,7 @@ def in_order(state: PartitionState, brokers: Iterable[int]) -> list[int]:
 def with_isr(
     image: ClusterImage, key: TopicIdPartition, state: PartitionState, isr: Sequence[Member]
 ) -> PartitionState:
-    """Replace the ISR by good members; those that leave stay eligible while the new ISR is too small to commit."""
+    """Replace the ISR by good members; removed members stay eligible while the new ISR is too small to commit."""
     in_sync = {member.broker for member in isr}
     left = {member.broker: member for member in (*state.elr, *state.isr) if member.broker not in in_sync}
     return settled(image, key, replace(state, isr=tuple(isr), elr=tuple(left.values())))
