@@ -89,7 +89,10 @@ class Build(build_ext):
         libraries = {Path(self.get_ext_fullpath(one.name)): one.sources[0] for one in self.extensions}
         included = [path for package in PACKAGES for path in Path(package).rglob("*.px[di]")]
         newest = max(map(os.path.getmtime, ["setup.py", *included, *libraries.values()]))
-        if all(library.exists() and library.stat().st_mtime >= newest for library in libraries):
+        listed = WORK / f"{translate.__name__}.txt"  # compiled modules refer to others that were compiled with them
+        names = "\n".join(COMPILED[translate.__name__])
+        is_same = listed.exists() and listed.read_text(encoding="utf-8") == names
+        if is_same and all(library.exists() and library.stat().st_mtime >= newest for library in libraries):
             return
         report(f"compiling {len(COMPILED[translate.__name__])} modules with {translate.__name__}")
         translated = translate(COMPILED[translate.__name__])
@@ -104,6 +107,7 @@ class Build(build_ext):
         for library, source in libraries.items():
             # Newer than the source, also where the translation came out the same, unless that was edited meanwhile.
             os.utime(library, None if os.path.getmtime(source) < began else (began, began))
+        listed.write_text(names, encoding="utf-8")
 
     def _compile_runtime(self, extension: Extension) -> list[str]:
         """Compile what all libraries of mypyc contain unless that is up to date, and return the objects."""
