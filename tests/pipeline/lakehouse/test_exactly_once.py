@@ -54,11 +54,18 @@ class Watched:
         found: dict[TopicPartition, Position] = self._stepped("positions", lambda: self._table.positions(keys))
         return found
 
+    @property
+    def is_upserted(self) -> bool:
+        return self._table.is_upserted
+
     def store(self) -> FileStore:
         return WatchedFiles(self._table.store(), self._stepped)
 
     def schema(self) -> Any:
         return self._table.schema()
+
+    def full_schema(self) -> Any:
+        return self._table.full_schema()
 
     def fields(self) -> list[Any]:
         return self._table.fields()
@@ -72,8 +79,8 @@ class Watched:
     def plan_columns(self, schema: Any) -> None:
         self._stepped("plan_columns", lambda: self._table.plan_columns(schema))
 
-    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
-        self._stepped("commit", lambda: self._table.commit(receipt, files))
+    def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
+        self._stepped("commit", lambda: self._table.commit(receipt, files, removed))
 
     def holds(self, receipt: Receipt) -> bool:
         found: bool = self._stepped("holds", lambda: self._table.holds(receipt))
@@ -97,6 +104,9 @@ class WatchedFiles:
     def create(self, name: str) -> Any:
         self._stepped("create", lambda: None)
         return self._store.create(name)
+
+    def path_of(self, name: str) -> str:
+        return self._store.path_of(name)
 
     def finished(self, name: str) -> None:
         self._stepped("finished", lambda: self._store.finished(name))

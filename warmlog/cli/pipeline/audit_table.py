@@ -21,9 +21,14 @@ PROVED = {
     "twice": "twice",
     "altered": "altered",
     "foreign": "foreign",
+    "stale": "stale",
+    "undead": "undead",
     "unproved": "unproved",
 }
 OTHER = {
+    "superseded": "superseded",
+    "deleted": "deletes",
+    "elsewhere": "elsewhere",
     "empty": "empty",
     "lost": "lost",
     "unaccounted": "unaccounted",

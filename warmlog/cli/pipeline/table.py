@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,11 @@ def _metrics_served(job: "TableJob", address: tuple[str, int] | None) -> Iterato
 @bootstrap_option
 @table_options
 @format_options
+@click.option(
+    "--upsert",
+    is_flag=True,
+    help="Keep the newest record of each key of a partition as one row; records without a value delete it.",
+)
 @click.option("--group", metavar="GROUP", help="Commit the copied offsets to this consumer group.")
 @click.option("--until-end", is_flag=True, help="Copy the records that exist now, then stop.")
 @click.option(
@@ -126,6 +131,7 @@ def table(
     file_mib: int,
     metrics: tuple[str, int] | None,
     compression: str,
+    upsert: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -134,20 +140,24 @@ def table(
     TARGET is the directory or URL of a Delta table, or with --catalog an Iceberg table such as db.orders. A table that
     does not exist is created. Offsets are committed with the rows: a run continues where the table ends, even if the
     previous run was killed, and two concurrent runs add no row twice. Records of aborted transactions are omitted.
+
+    With --upsert the table has one row for each key of a partition: its newest record.
     """
     job = JobOptions(**{name: given.pop(name) for name in JOB_NAMES})
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
+        from warmlog.pipeline.errors import PipelineError
         from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
         from warmlog.pipeline.lakehouse.pace import Targets
         from warmlog.pipeline.lakehouse.schemas.formats import formats_of
         from warmlog.pipeline.lakehouse.schemas.layout import Layout
+        from warmlog.pipeline.session import check_libraries
         from warmlog.pipeline.source.options import COLUMNS
 
         options = job.read_options(
             bootstrap=bootstrap, group=group, isolationLevel="read_committed", columns=",".join(COLUMNS)
         )
         targets = Targets(rows=commit_rows, bytes=commit_mib * MEBIBYTE, seconds=commit_time)
-        formats = formats_of(**given, brokers=options.brokers)
+        formats = formats_of(**given, brokers=options.brokers, upsert=upsert)
         if formats.dead_letters is not None:
             formats.dead_letters.check()
         settings = TableSettings(
@@ -155,7 +165,14 @@ def table(
         )
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
         opened = where.open(Layout(formats, options.columns).plain)
-        copying = TableJob(options, opened, settings)
+        if upsert:
+            check_libraries("duckdb", extra="lakehouse")
+            from warmlog.pipeline.lakehouse.upserts.job import UpsertJob
+
+            if job.engine == "spark" or job.master is not None:
+                raise PipelineError("--upsert runs in this process only: --engine local")
+            job = replace(job, engine="local")
+        copying = (UpsertJob if upsert else TableJob)(options, opened, settings)
         opened.create()
         with (
             warnings_shown(),
@@ -178,6 +195,14 @@ def _show(receipt: "Receipt", *, as_json: bool) -> None:
         f"committed {counted(receipt.rows, 'record')} of {counted(offsets, 'offset')} in"
         f" {counted(len(receipt.spans), 'partition')}"
     )
+    if receipt.upsert:
+        print_line(
+            ", ".join(
+                f"{counted(count, 'row')} {what}" for what, count in receipt.upsert.items() if what != "elsewhere"
+            )
+        )
+        if elsewhere := receipt.upsert["elsewhere"]:
+            print_line(f"{counted(elsewhere, 'row')} of other partitions have one of these keys, too")
     dead = sum(end - first for runs in receipt.dead_letters.values() for first, end in runs)
     if dead:
         print_line(f"{counted(dead, 'record')} became dead letters")

@@ -19,6 +19,7 @@ from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch
 from warmlog.pipeline.jobs.table_rows import TableRows, read_rows, table_rows
+from warmlog.pipeline.lakehouse.schemas.formats import SIDES
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.retry import Retry
 from warmlog.pipeline.runner import Runner
@@ -96,7 +97,7 @@ def plan_from_log(options: ReadOptions) -> list[ReplayTask]:
 
 def plan_from_table(table: Table, options: ReadOptions) -> list[ReplayTask]:
     """Return a task for each partition of a table, which must have been read. Raises PipelineError."""
-    if any(commit.receipt.formats for commit in table.commits()):
+    if any(commit.receipt.formats.keys() & set(SIDES) for commit in table.commits()):
         raise PipelineError(
             f"{table.name} has decoded keys or values, and not the bytes that a replay would send:"
             " replay the topic's log, or copy the topic without --key-format and --value-format"

@@ -25,6 +25,7 @@ from warmlog.pipeline.lakehouse.reading import DataFile, Selection, changed_file
 from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.runner import Runner
+from warmlog.pipeline.session import check_libraries
 from warmlog.pipeline.source.input import rules_of
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.plan import size_of_split
@@ -112,6 +113,14 @@ def audit_table(
 ) -> TableAudit:
     """Audit topics in a table, and update the state. Raises PipelineError, InspectError, OSError."""
     table.refresh()
+    if table.is_upserted:
+        if state is not None:
+            raise PipelineError(f"--state is for tables of appended rows, and {table.name} has one row for each key")
+        check_libraries("duckdb", extra="lakehouse")
+        from warmlog.pipeline.jobs.upsert_audit import UpsertAudit
+
+        audit = UpsertAudit(options, table, sources, reporter)
+        return TableAudit(table=table.name, version=table.version, partitions=audit.run(), findings=audit.findings)
     state = state if state is not None else AuditState(table=table.name)
     logs = log_extents(options)
     receipts = [commit.receipt for commit in table.commits()][::-1]

@@ -74,7 +74,9 @@ class Proved:
     `rows`: in the table at least once. Among `rows` are `in_log`: equal to the log's; `by_receipt`: no longer in the
     log, but equal to their receipt; `earlier`: from earlier logs, equal to their receipts; `unproved`: neither log nor
     receipt can prove them; `altered`: different from the log's; `foreign`: never in the log; `twice`: more than once in
-    the table. `missing`: only in the log. `unknown`: schemas without which the stretch cannot be proved.
+    the table. `missing`: only in the log. In a table with one row for each key, `stale`: rows that a newer record
+    replaces, and `undead`: rows that a newer record deletes. `unknown`: schemas without which the stretch cannot be
+    proved.
     """
 
     rows: int = 0
@@ -86,11 +88,16 @@ class Proved:
     twice: int = 0
     altered: int = 0
     foreign: int = 0
+    stale: int = 0
+    undead: int = 0
     findings: list[AuditFinding] = field(default_factory=list)
     unknown: set[SchemaKey] = field(default_factory=set)
     stats: JobStats = field(default_factory=JobStats)
 
-    COUNTS = ("rows", "in_log", "by_receipt", "earlier", "unproved", "missing", "twice", "altered", "foreign")
+    COUNTS = (
+        "rows", "in_log", "by_receipt", "earlier", "unproved", "missing", "twice", "altered", "foreign", "stale",
+        "undead",
+    )  # fmt: skip
 
     def add(self, other: "Proved") -> None:
         """Add the counts of another stretch."""
@@ -219,7 +226,7 @@ class _Proving:
             decoder = ArrowDecoder(topic, partition, stretch.decode.layout.source)
             steps, tally = read_batches(split, self._rules, decoder.add)
             for records in record_batches(decoder, steps):
-                batch = _without(row_decoder.decode(records), stretch.dead_letters)
+                batch = without_runs(row_decoder.decode(records), stretch.dead_letters)
                 if not batch.num_rows:
                     continue
                 offsets = batch.column("offset")
@@ -260,7 +267,7 @@ class _Proving:
         both, at_log, at_unique = np.intersect1d(in_log, unique, return_indices=True)
         altered = both[:0]
         if log is not None and len(both):
-            same = _equal_rows(log.take(at_log), rows.take(at_table[at_unique]), stretch.columns)
+            same = equal_rows(log.take(at_log), rows.take(at_table[at_unique]), stretch.columns)
             altered = both[~same]
             self._name(altered, "not as in the log", self._files_of(altered, in_table, files))
         done.altered += len(altered)
@@ -329,7 +336,7 @@ class _Proving:
             self.done.findings.append(finding)
 
 
-def _without(batch: Any, runs: Runs) -> Any:
+def without_runs(batch: Any, runs: Runs) -> Any:
     """Return the rows of a batch whose offsets are in none of the runs."""
     import numpy as np
     import pyarrow as pa
@@ -356,7 +363,7 @@ def _check_order(batch: Any, last: int) -> int:
     return int(offsets[-1])
 
 
-def _equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
+def equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
     """Return for each row whether all columns are equal; null equals null."""
     import numpy as np
     import pyarrow as pa

@@ -33,7 +33,9 @@ class PartitionProof:
     `empty`: offsets without a record: markers, aborted, or compacted before they were copied. `lost`: between receipts,
     deleted before they were copied. `unaccounted`: without a row or receipt, and no longer in the log.
     `dead_letters`: stored in a dead-letter topic instead, according to receipts. `behind`: in the log, not copied yet.
-    `audited_before`: proved by an earlier audit.
+    `audited_before`: proved by an earlier audit. In a table with one row for each key, `superseded`: records that a
+    newer one of their key replaces, `deletes`: keys whose newest record deletes them, and `elsewhere`: rows whose key
+    has a row in another partition, too.
     """
 
     topic: str
@@ -47,6 +49,9 @@ class PartitionProof:
     dead_letters: int = 0
     behind: int = 0
     audited_before: int = 0
+    superseded: int = 0
+    deletes: int = 0
+    elsewhere: int = 0
     proved: Proved = field(default_factory=Proved)
 
 

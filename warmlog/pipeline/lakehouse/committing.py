@@ -5,9 +5,11 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError, Table
 from warmlog.pipeline.lakehouse.writing import NewFile
@@ -18,6 +20,14 @@ _log = logging.getLogger(__name__)
 PAUSES_S = tuple(min(0.05 * 2**attempt, 5.0) for attempt in range(20))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """Files that a batch replaces, and the paths of all files from which they were chosen."""
+
+    files: tuple[DataFile, ...]
+    chosen_from: frozenset[str]
+
+
 class Committer:
     """Commits batches to a table. `pause`: waits the given number of seconds before a retry."""
 
@@ -25,17 +35,17 @@ class Committer:
         self._table = table
         self._pause = pause
 
-    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> bool:
+    def commit(self, receipt: Receipt, files: Sequence[NewFile], replaced: Replaced | None = None) -> bool:
         """Commit a batch. Raises PipelineError.
 
         Return False if the batch must be written again: another job has committed some of its offsets, or changed
-        columns.
+        columns, or if files are replaced, has added or removed any.
         """
         before = self._table.positions(receipt.spans)
         schema = self._table.schema()
         for pause_s in PAUSES_S:
             try:
-                self._table.commit(receipt, files)
+                self._table.commit(receipt, files, () if replaced is None else replaced.files)
             except (ConflictError, OutcomeUnknownError) as error:
                 failure = error
             else:
@@ -53,6 +63,10 @@ class Committer:
                 return False
             if not self._table.schema().equals(schema, check_metadata=True):
                 _log.warning("the columns of %s were changed meanwhile; writing the files again", self._table.name)
+                self.discard(files)
+                return False
+            if replaced is not None and replaced.chosen_from != frozenset(file.path for file in self._table.files()):
+                _log.warning("files of %s were changed meanwhile; writing the batch again", self._table.name)
                 self.discard(files)
                 return False
             _log.info("%s; retrying", failure)

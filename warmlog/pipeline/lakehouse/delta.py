@@ -7,6 +7,8 @@ preserves, even in checkpoints and after older log entries are deleted:
     warmlog/orders/0/epoch           leader epoch at that offset, if known
     warmlog/orders/0/id-high, -low   the topic id, if known, as two signed 64-bit numbers
 
+    warmlog-upsert                   1 if the table has one row for each key
+
 They are written in the same version as the files and the receipt (`userMetadata` of the commit). Versions are appended
 with `max_commit_retries=0`: deltalake then fails if the next version exists. With retries it would append on top of a
 commit that this process has not read, unless that commit has the same transactions.
@@ -21,7 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
-from warmlog.pipeline.lakehouse.delta_actions import NO_EPOCH, add_action, topic_id_of, transaction_app, transactions_of
+from warmlog.pipeline.lakehouse.delta_actions import (
+    NO_EPOCH,
+    add_action,
+    remove_action,
+    topic_id_of,
+    transaction_app,
+    transactions_of,
+)
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
@@ -37,6 +46,8 @@ FIRST_ENTRIES = 64  # log entries read first; more are read until the ledger is 
 NOT_IN_NAMES = " ,;{}()\n\t="  # characters that names cannot contain without column mapping
 ATTEMPTS = 20  # attempts to add columns while other programs commit
 HEADER_KEYS = frozenset({"headers.element", "headers.element.key"})  # never null, and some programs say so
+UPSERTED = "warmlog-upsert"  # application id that marks a table with one row for each key
+APPEND_ONLY = "delta.appendOnly"
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # a table with this property would lose positions
 
 
@@ -60,6 +71,10 @@ class DeltaFiles:
     def create(self, name: str) -> Any:
         """Return a file open for writing. Raises OSError."""
         return self._files().open_output_stream(name)
+
+    def path_of(self, name: str) -> str:
+        """Return the URL of an object."""
+        return f"{self._uri.rstrip('/')}/{name}"
 
     def finished(self, name: str) -> None:
         """Do nothing: an object is durable when it is closed."""
@@ -104,6 +119,12 @@ class DeltaTable:
     def storage(self) -> dict[str, str]:
         """Options of the object store."""
         return self._storage
+
+    @property
+    def is_upserted(self) -> bool:
+        """Whether the version that was read last has one row for each key."""
+        with delta_errors(self._uri):
+            return self._table.transaction_version(UPSERTED) is not None
 
     def create(self) -> None:
         """Create the table unless it exists. Raises PipelineError."""
@@ -207,6 +228,12 @@ class DeltaTable:
 
         return arrow_schema(self._columns) if self._planned is None else self._planned
 
+    def full_schema(self) -> Any:
+        """Return the Arrow schema of files with all columns of the table."""
+        import pyarrow as pa
+
+        return pa.schema(self.fields())
+
     def fields(self) -> list[Any]:
         """Return the columns of the version that was read last, with types as files are written."""
         import pyarrow as pa
@@ -256,12 +283,21 @@ class DeltaTable:
                     raise PipelineError(f"{self._uri}: {str(error).splitlines()[0]}") from error
                 raise
 
-    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
-        """Append files as the version after the one read. Raises ConflictError, OutcomeUnknownError."""
+    def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
+        """Add and remove files as the version after the one read. Raises ConflictError, OutcomeUnknownError."""
+        from deltalake import Transaction
+
         self._tried_at = self.version
         assert self._known_at == self._tried_at, "positions were read from this version"
+        if removed and self._table.metadata().configuration.get(APPEND_ONLY) == "true":
+            raise PipelineError(
+                f"{self._uri} has {APPEND_ONLY}, and rows would be replaced: unset it, or do not upsert"
+            )
         transactions = transactions_of(receipt, self._known)
-        self.write([add_action(file) for file in files], {KEY: receipt.text()}, transactions)
+        if receipt.upsert and not self.is_upserted:
+            transactions.append(Transaction(UPSERTED, 1))
+        actions = [*(remove_action(file, self._uri) for file in removed), *map(add_action, files)]
+        self.write(actions, {KEY: receipt.text()}, transactions)
 
     def write(self, actions: Sequence[Any], metadata: Mapping[str, str], transactions: Sequence[Any] = ()) -> None:
         """Commit actions as the version after the one read. Raises ConflictError, OutcomeUnknownError."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.writing import NewFile
 from warmlog.pipeline.source.offsets import Position
@@ -43,6 +44,19 @@ def add_action(file: NewFile, *, data_change: bool = True) -> Any:
         modification_time=now_ms(),
         data_change=data_change,
         stats=json.dumps(stats_of(file)),
+    )
+
+
+def remove_action(file: DataFile, uri: str, *, data_change: bool = True) -> Any:
+    """Return the action that removes a file of the table at `uri`. `data_change`: whether its rows change."""
+    from deltalake.transaction import RemoveAction
+
+    return RemoveAction(
+        path=file.path.removeprefix(f"{uri.rstrip('/')}/"),
+        data_change=data_change,
+        deletion_timestamp=now_ms(),
+        size=file.size,
+        partition_values={},
     )
 
 

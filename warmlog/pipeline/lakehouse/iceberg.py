@@ -1,6 +1,7 @@
 """An Iceberg table, accessed through the pyiceberg library.
 
     property warmlog.orders              {"receipt": "5f0c…", "positions": {"AAAAAAAAAAAAAAAAAAAABw": {"0": [2000, 3]}}}
+    property warmlog-upsert              true if the table has one row for each key
     property warmlog in each summary     the receipt
 
 Positions are stored by topic id ("" if unknown) and partition, each as the next offset and the leader epoch.
@@ -35,6 +36,7 @@ NO_RETRIES = {"commit.retry.num-retries": "0"}
 NO_SNAPSHOT = 0
 NOTHING = Committed(version=NO_SNAPSHOT, receipt=Receipt(id="", spans={}))
 LOCAL = "file://"
+UPSERTED = "warmlog-upsert"
 
 
 class IcebergFiles:
@@ -51,6 +53,10 @@ class IcebergFiles:
     def create(self, name: str) -> Any:
         """Return a file open for writing. Raises OSError."""
         return self._files.new_output(f"{self._location}/{name}").create()
+
+    def path_of(self, name: str) -> str:
+        """Return the URL of an object."""
+        return f"{self._location}/{name}"
 
     def finished(self, name: str) -> None:
         """Do nothing: an object is durable when it is closed."""
@@ -86,6 +92,11 @@ class IcebergTable:
     def handle(self) -> Any:
         """The library's table at the last snapshot read."""
         return self._table
+
+    @property
+    def is_upserted(self) -> bool:
+        """Whether the version that was read last has one row for each key."""
+        return UPSERTED in self._table.metadata.properties
 
     def create(self) -> None:
         """Create the table and its namespace unless they exist. Raises PipelineError."""
@@ -220,6 +231,13 @@ class IcebergTable:
         fields = {field.name: field for field in self._with_columns(self._table.transaction()).fields}
         return pa.schema([with_ids(field, fields[field.name]) for field in schema])
 
+    def full_schema(self) -> Any:
+        """Return the Arrow schema of files with all columns of the table, and their field ids."""
+        import pyarrow as pa
+
+        columns = [(_arrow_field(field), field) for field in self._with_columns(self._table.transaction()).fields]
+        return pa.schema([with_ids(pa.field(each.name, normal(each.type)), field) for each, field in columns])
+
     def _with_columns(self, transaction: Any) -> Any:
         """Add planned columns in a transaction, and return its schema. New field ids follow those of the table."""
         known = {field.name: field.type for field in self.fields()}
@@ -253,8 +271,8 @@ class IcebergTable:
         self._planned = schema
         self._check_nulls(schema.names)
 
-    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
-        """Append files as one snapshot. Raises ConflictError, OutcomeUnknownError."""
+    def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
+        """Add and remove files as one snapshot. Raises ConflictError, OutcomeUnknownError."""
         from pyiceberg.exceptions import CommitFailedException
 
         self._tried_at = self.version
@@ -263,8 +281,10 @@ class IcebergTable:
         for key, position in receipt.positions().items():
             after[key[0]][key] = position
         properties = {f"{KEY}.{topic}": _positions_text(receipt.id, after[topic]) for topic in topics}
+        if receipt.upsert:
+            properties[UPSERTED] = "true"
         try:
-            self._append([file.name for file in files], receipt, properties)
+            self._change([file.name for file in files], {file.path for file in removed}, receipt, properties)
         except CommitFailedException as error:
             raise ConflictError(f"{self._identifier}: {error}") from error
         except PipelineError as error:
@@ -272,14 +292,18 @@ class IcebergTable:
         except Exception as error:
             raise OutcomeUnknownError(f"{self._identifier}: {error}") from error
 
-    def _append(self, names: Sequence[str], receipt: Receipt, properties: Mapping[str, str]) -> None:
+    def _change(self, names: Sequence[str], gone: set[str], receipt: Receipt, properties: Mapping[str, str]) -> None:
         with self._table.transaction() as transaction:
             self._with_columns(transaction)
             transaction.set_properties(dict(properties))
             files = list(data_files_of(self._table, transaction.table_metadata, names))
-            with transaction.update_snapshot(snapshot_properties={KEY: receipt.text()}).fast_append() as append:
+            update = transaction.update_snapshot(snapshot_properties={KEY: receipt.text()})
+            with update.overwrite() if gone else update.fast_append() as snapshot:
+                for task in self._table.scan().plan_files() if gone else ():
+                    if task.file.file_path in gone:
+                        snapshot.delete_data_file(task.file)
                 for file in files:
-                    append.append_data_file(file)
+                    snapshot.append_data_file(file)
 
     def holds(self, receipt: Receipt) -> bool:
         """Return whether the last attempt to commit this receipt is in the last version read."""

@@ -21,7 +21,7 @@ from warmlog.pipeline.copying.metrics import CopyMetrics
 from warmlog.pipeline.copying.progress import Progress
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import Reporter, added
-from warmlog.pipeline.lakehouse.committing import Committer
+from warmlog.pipeline.lakehouse.committing import Committer, Replaced
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, new_id
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
@@ -31,6 +31,7 @@ from warmlog.pipeline.lakehouse.schemas.formats import BINARY, Formats
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.lakehouse.writing import (
     DEFAULT_FILE_BYTES,
+    NewFile,
     WriteRules,
     WrittenGroup,
     groups_of,
@@ -55,6 +56,15 @@ class TableSettings:
     file_bytes: int = DEFAULT_FILE_BYTES
     compression: str = "zstd"
     formats: Formats = BINARY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a commit consists of. `replaced`: files of the table that it removes."""
+
+    receipt: Receipt
+    files: Sequence[NewFile]
+    replaced: Replaced | None = None
 
 
 class TableJob:
@@ -137,6 +147,7 @@ class TableJob:
         while True:
             began = self._clock()
             self._table.refresh()
+            self._check_mode()
             decode = self._schemas.rules(self._table)
             self._table.plan_columns(decode.schema)  # may add columns, and then reads the table again
             plan = self._plan(run.parallelism)
@@ -154,13 +165,15 @@ class TableJob:
                 self._committer.discard(files)
                 self._schemas.learn(unknown)
                 continue
-            receipt = self._receipt(plan, written, decode)
-            if self._committer.commit(receipt, files):
+            written_s = self._clock() - began
+            batch = self._batch(self._receipt(plan, written, decode), files)
+            if self._committer.commit(batch.receipt, batch.files, batch.replaced):
                 break
             self.metrics.dropped_batches += 1
-        seconds = self._clock() - began
-        self._pace.measured(offsets, sum(file.size for file in files), seconds)
-        self._count(receipt, plan, written, seconds)
+        receipt, seconds = batch.receipt, self._clock() - began
+        # files that are replaced take their time however few offsets a commit has
+        self._pace.measured(offsets, sum(file.size for file in files), written_s if batch.replaced else seconds)
+        self._count(batch, plan, written, seconds)
         self._group.commit(self._progress.positions)
         return receipt
 
@@ -223,14 +236,23 @@ class TableJob:
             dead_letters=all_runs(dead for part in written for dead in part.dead),
         )
 
-    def _count(self, receipt: Receipt, plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:
+    def _check_mode(self) -> None:
+        """Raise PipelineError if the table's rows are not only appended."""
+        if self._table.is_upserted:
+            raise PipelineError(f"{self._table.name} has one row for each key: --upsert continues it")
+
+    def _batch(self, receipt: Receipt, files: Sequence[NewFile]) -> "Batch":
+        """Return what to commit for the files that tasks have written."""
+        return Batch(receipt=receipt, files=files)
+
+    def _count(self, batch: "Batch", plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:
+        receipt, files = batch.receipt, batch.files
         self._progress.positions = (self._progress.positions or {}) | self._progress.reached
         stats = added(part.stats for part in written)
         stats.skipped_bytes = plan.skipped_bytes
         stats.lost_offsets = receipt.lost
         self.reporter.add(stats)
         self.commits += 1
-        files = [file for part in written for file in part.files]
         self.reporter.set_details(commits=self.commits, last_receipt=receipt.id, last_files=len(files))
         metrics = self.metrics
         metrics.rows += receipt.rows

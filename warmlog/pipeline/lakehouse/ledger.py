@@ -46,7 +46,7 @@ def eras(receipts: Iterable[Receipt]) -> Iterator[int]:
     """Yield the era of each receipt, oldest to newest: how often the offsets of any partition have restarted so far."""
     era, ends = 0, dict[TopicPartition, Position]()
     for receipt in receipts:
-        era += any(key in ends and _begins_again(ends[key], span) for key, span in receipt.spans.items())
+        era += any(key in ends and begins_again(ends[key], span) for key, span in receipt.spans.items())
         ends |= receipt.positions()
         yield era
 
@@ -55,12 +55,13 @@ def lives_of(spans: Iterable[Span]) -> Iterator[int]:
     """Yield for each span of a partition, oldest to newest, how often the offsets have restarted so far."""
     life, before = 0, None
     for span in spans:
-        life += before is not None and _begins_again(before, span)
+        life += before is not None and begins_again(before, span)
         before = span.end
         yield life
 
 
-def _begins_again(before: Position, span: Span) -> bool:
+def begins_again(before: Position, span: Span) -> bool:
+    """Return whether a span after a position is of another topic of the same name, or of a truncated log."""
     other = None not in {before.topic_id, span.end.topic_id} and before.topic_id != span.end.topic_id
     return other or span.first < before.offset
 
@@ -108,6 +109,7 @@ def _joined(first: Receipt, second: Receipt) -> Receipt:
         files=tuple(dict.fromkeys((*first.files, *second.files))),
         proofs=proofs,
         dead_letters=letters,
+        upsert={name: first.upsert.get(name, 0) + count for name, count in second.upsert.items()},
     )
 
 

@@ -10,7 +10,8 @@ Offsets are listed by topic, topic id ("" if unknown) and partition: first, end 
 Proofs describe the written rows, so that a table can be checked without its log: first, end, number of rows, and the
 digest of the listed columns. Formats describe how keys and values were decoded, with a digest of the schema if it is a
 file; they are missing if nothing was decoded. Dead letters are the offsets (end excluded) of records that were stored
-in the dead-letter topic instead. The receipt is in the same commit as the rows, so a table has either both or neither.
+in the dead-letter topic instead. A table with one row for each key has the counts of a commit in `upsert`, and no
+proofs. The receipt is in the same commit as the rows, so a table has either both or neither.
 """
 
 import json
@@ -54,6 +55,7 @@ class Receipt:
 
     `files`: names of its files. `proofs`: proofs of each partition, in order, with digests of these `columns`.
     `formats`: formats of keys and values. `dead_letters`: offsets of records stored in a dead-letter topic instead.
+    `upsert`: how many rows were inserted, updated and deleted by key; empty if rows are only appended.
     """
 
     id: str
@@ -66,6 +68,7 @@ class Receipt:
     proofs: Mapping[TopicPartition, tuple[Proof, ...]] = field(default_factory=dict)
     formats: Mapping[str, Any] = field(default_factory=dict)
     dead_letters: Mapping[TopicPartition, Runs] = field(default_factory=dict)
+    upsert: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the receipt as JSON."""
@@ -86,7 +89,8 @@ class Receipt:
         decoded: dict[str, Any] = {"formats": dict(self.formats)} if self.formats else {}
         for (topic, partition), runs in sorted(self.dead_letters.items()):
             decoded.setdefault("deadLetters", {}).setdefault(topic, {})[str(partition)] = list(runs)
-        return {**counts, **written, **decoded, "proofs": proofs}
+        upsert = {"upsert": dict(self.upsert)} if self.upsert else {}
+        return {**counts, **written, **decoded, **upsert, "proofs": proofs}
 
     def positions(self) -> dict[TopicPartition, Position]:
         """Return the positions at which the next commit starts."""
@@ -152,6 +156,7 @@ def parse_receipt(text: str, source: str) -> Receipt:
             columns=tuple(form["columns"]),
             proofs=proofs,
             formats=dict(form.get("formats", {})),
+            upsert={str(name): int(count) for name, count in form.get("upsert", {}).items()},
             dead_letters={
                 (topic, int(partition)): tuple((int(first), int(end)) for first, end in runs)
                 for topic, partitions in form.get("deadLetters", {}).items()

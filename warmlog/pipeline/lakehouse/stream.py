@@ -67,6 +67,8 @@ class TableSink:
         self._file_bytes = file_bytes
         given = parse_brokers(OptionTexts(brokers or {}, BROKERS_TABLE, "of brokers"))
         self._formats = formats_of(**formats, brokers=given)
+        if self._formats.upsert:
+            raise PipelineError("a stream of Spark cannot upsert: warmlog pipeline table --upsert does")
         if self._formats.dead_letters is not None:
             self._formats.dead_letters.check()
 
@@ -84,6 +86,8 @@ class TableSink:
         known: dict[TopicPartition, Position] = {}
         while True:
             table.refresh()
+            if table.is_upserted:
+                raise PipelineError(f"{table.name} has one row for each key, which a stream of Spark cannot continue")
             decode = schemas.rules(table)
             table.plan_columns(decode.schema)
             rules = WriteRules(

@@ -35,7 +35,7 @@ class Committed:
 
 
 class Table(Protocol):
-    """A table to which rows are appended. Methods raise PipelineError, OSError."""
+    """A table to which rows are appended, or upserted. Methods raise PipelineError, OSError."""
 
     @property
     def name(self) -> str:
@@ -44,6 +44,10 @@ class Table(Protocol):
     @property
     def version(self) -> int:
         """The last version read: Delta's version, or Iceberg's snapshot id."""
+
+    @property
+    def is_upserted(self) -> bool:
+        """Whether the version that was read last has one row for each key."""
 
     def refresh(self) -> None:
         """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
@@ -56,6 +60,9 @@ class Table(Protocol):
 
     def schema(self) -> Any:
         """Return the Arrow schema of files, with Iceberg's field ids if the table has them."""
+
+    def full_schema(self) -> Any:
+        """Return the same with all columns, those that this job does not write included."""
 
     def fields(self) -> list[Any]:
         """Return the columns of the version that was read last, with types as files are written."""
@@ -72,8 +79,11 @@ class Table(Protocol):
         Delta adds them in a separate commit before the first rows with them, Iceberg in the commit of these rows.
         """
 
-    def commit(self, receipt: Receipt, files: Sequence[NewFile]) -> None:
-        """Append files. Raises ConflictError, OutcomeUnknownError."""
+    def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
+        """Append files, and remove others. Raises ConflictError, OutcomeUnknownError.
+
+        The commit of a receipt with counts of upserts also marks the table as one with a row for each key.
+        """
 
     def holds(self, receipt: Receipt) -> bool:
         """Return whether the last attempt to commit this receipt is in the last version read."""

@@ -42,6 +42,9 @@ class FileStore(Protocol):
     def create(self, name: str) -> Any:
         """Return a binary file open for writing. Raises OSError."""
 
+    def path_of(self, name: str) -> str:
+        """Return the path by which a file that was created is opened."""
+
     def finished(self, name: str) -> None:
         """Make a closed file durable. Raises OSError."""
 
@@ -64,6 +67,10 @@ class LocalFiles:
         path = Path(self.directory, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "xb")
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a file."""
+        return os.path.join(self.directory, name)
 
     def finished(self, name: str) -> None:
         """Flush a file and its directory to disk. Raises OSError."""

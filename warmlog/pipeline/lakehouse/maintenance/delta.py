@@ -12,7 +12,7 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_errors
-from warmlog.pipeline.lakehouse.delta_actions import add_action, now_ms
+from warmlog.pipeline.lakehouse.delta_actions import add_action, remove_action
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.history import mark_of
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
@@ -43,19 +43,7 @@ class DeltaUpkeep:
 
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
         """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
-        from deltalake.transaction import RemoveAction
-
-        now, location = now_ms(), f"{self._table.name.rstrip('/')}/"
-        gone = [
-            RemoveAction(
-                path=file.path.removeprefix(location),
-                data_change=False,
-                deletion_timestamp=now,
-                size=file.size,
-                partition_values={},
-            )
-            for file in removed
-        ]
+        gone = [remove_action(file, self._table.name, data_change=False) for file in removed]
         new = [add_action(file, data_change=False) for file in added]
         self._table.write([*gone, *new], {LEDGER_KEY: ledger_text(ledger, **mark_of(self._table))})
 

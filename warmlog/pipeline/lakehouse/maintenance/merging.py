@@ -51,7 +51,7 @@ def rewrite(store: FileStore, part: Bin, *, compression: str, file_bytes: int) -
     rows = 0
     with ExitStack() as opened, FileSequence(rules) as files:
         sources = [_row_groups(store, file, opened) for file in part.files]
-        for table in _merged(sources):
+        for table in merged_rows(sources):
             rows += table.num_rows
             for batch in table.to_batches():
                 proving.add(batch)
@@ -60,7 +60,7 @@ def rewrite(store: FileStore, part: Bin, *, compression: str, file_bytes: int) -
     return Merged(files=tuple(files.complete), rows=rows, proofs=tuple(proving.finish()))
 
 
-class _Rows:
+class SortedRows:
     """Sorted rows of a row group, and the number of rows already taken."""
 
     def __init__(self, table: Any) -> None:
@@ -79,6 +79,7 @@ class _Rows:
 
     @property
     def last(self) -> RowKey:
+        """The key of the last row."""
         return self[len(self) - 1]
 
     def take(self, until: RowKey) -> Any:
@@ -88,16 +89,17 @@ class _Rows:
 
     @property
     def is_empty(self) -> bool:
+        """Whether all rows are taken."""
         return self._taken == len(self)
 
 
-def _row_groups(store: FileStore, file: DataFile, opened: ExitStack) -> Iterator[_Rows]:
+def _row_groups(store: FileStore, file: DataFile, opened: ExitStack) -> Iterator[SortedRows]:
     from pyarrow import parquet
 
     source = opened.enter_context(parquet.ParquetFile(opened.enter_context(store.open(file.path))))
     last: RowKey | None = None
     for number in range(source.metadata.num_row_groups):
-        rows = _Rows(source.read_row_group(number))
+        rows = SortedRows(source.read_row_group(number))
         if not len(rows):
             continue
         if last is not None and rows[0] < last:
@@ -106,8 +108,8 @@ def _row_groups(store: FileStore, file: DataFile, opened: ExitStack) -> Iterator
         yield rows
 
 
-def _merged(sources: Sequence[Iterator[_Rows]]) -> Iterator[Any]:
-    """Yield the rows of all sources in order.
+def merged_rows(sources: Sequence[Iterator[SortedRows]]) -> Iterator[Any]:
+    """Yield the rows of all sources as tables, in order of topic, partition and offset.
 
     Each step takes the rows up to the least of the last keys in memory, because no source has an earlier key after
     that.

@@ -82,7 +82,7 @@ def bins(
     made, left_out = [], set(skip)
     for _, listed in sorted(groups.items(), key=lambda item: item[0]):
         listed.sort(key=lambda each: (each[0], each[1].bounds.get("offset", (0, 0))[0], each[1].path))
-        for part in _parts([(file, footer) for _, file, footer in listed], target):
+        for part in parts_of([(file, footer) for _, file, footer in listed], target):
             names = frozenset(file.name for file, _ in part)
             if len(part) - sum(file.size for file, _ in part) / target >= 1 and names not in left_out:
                 named = tuple(receipt for receipt in receipts if not names.isdisjoint(receipt.files))
@@ -90,8 +90,8 @@ def bins(
     return made
 
 
-def _parts(files: Sequence[tuple[DataFile, Footer]], target: int) -> list[list[tuple[DataFile, Footer]]]:
-    """Divide the files of a group, in order, into bins within the limits."""
+def parts_of(files: Sequence[tuple[DataFile, Footer]], target: int) -> list[list[tuple[DataFile, Footer]]]:
+    """Divide files, in order, into bins within the limits. `target`: size of a file, in bytes."""
     parts: list[list[tuple[DataFile, Footer]]] = [[]]
     size = memory = 0
     for file, footer in files:

@@ -76,6 +76,7 @@ class ReceiptSchemas:
             nest_value=bool(form.get("nested")),
             on_bad_row="null",  # receipts name the offsets of dead letters, which the audit omits
             registry=self._sources.registry,
+            upsert=bool(form.get("upsert")),
         )
 
     def _format(self, side: str, form: Sequence[str]) -> Format:

@@ -5,7 +5,8 @@
 does not fit is known.
 2. A row that does not fit is an error, or is stored with nulls, the reason and its bytes, or is omitted and becomes a
 dead letter.
-3. A schema that the task does not know is reported to the job, which repeats the batch with it. The task continues only
+3. In a table with one row for each key, a record without a key does not fit, and one without a value is a deletion.
+4. A schema that the task does not know is reported to the job, which repeats the batch with it. The task continues only
 to collect further unknown schemas.
 """
 
@@ -21,6 +22,8 @@ from warmlog.pipeline.lakehouse.schemas.protobuf import split_indexes
 from warmlog.pipeline.lakehouse.schemas.readers import Reader, WriterSchema, reader_of
 from warmlog.pipeline.lakehouse.schemas.registry import HEADER, schema_id_of
 from warmlog.pipeline.lakehouse.schemas.types import BadValueError, conformed
+
+NO_KEY = "it is null, and a row of this table needs a key"
 
 SchemaKey = tuple[Side, int, str]  # side, schema id, message (only for Protobuf)
 
@@ -59,6 +62,7 @@ class RowDecoder:
     """Decodes batches of one partition. `unknown`: schemas that the rules lack.
 
     `letters`: dead letters of omitted rows; the caller that writes them clears the list. `dead`: offsets of these rows.
+    `deletes`: for each row of the last batch, whether it deletes the row of its key; None if rows have no keys.
     """
 
     def __init__(self, rules: DecodeRules, topic: str, partition: int) -> None:
@@ -69,23 +73,31 @@ class RowDecoder:
         self.unknown: set[SchemaKey] = set()
         self.letters: list[Letter] = []
         self.dead: list[int] = []
+        self.deletes: Any = None
 
     def decode(self, batch: Any) -> Any:
         """Return a batch of the source as the table's rows; empty if schemas are unknown. Raises PipelineError."""
         import pyarrow as pa
 
-        if not self._layout.decoded:
+        formats = self._layout.formats
+        if not self._layout.decoded and not formats.upsert:
             return batch
         columns = {name: batch.column(name) for name in self._layout.plain}
         reasons: dict[int, str] = {}
         for side in self._layout.decoded:
             bad: dict[int, str] = {}
             decoded = self._side(side, batch.column(side), bad)
-            if bad and self._layout.formats.on_bad_row == "fail":
+            if bad and self._stops(side):
                 self._fail(batch, side, min(bad), bad[min(bad)])
             columns |= zip((each.name for each in decoded.type), decoded.flatten(), strict=True)
             columns[RAW_COLUMNS[side]] = _only(batch.column(side), bad)
             reasons |= {row: f"{reasons[row]}; {why}" if row in reasons else why for row, why in bad.items()}
+        if formats.upsert:
+            self.deletes = batch.column("value").is_null()
+            without = [row for row in _null_rows(columns["key"]) if row not in reasons and not self.unknown]
+            if without and self._stops("key"):
+                self._fail(batch, "key", without[0], NO_KEY)
+            reasons |= dict.fromkeys(without, NO_KEY)
         columns[ERROR_COLUMN] = pa.array([reasons.get(row) for row in range(batch.num_rows)], pa.string())
         schema = self._rules.schema
         arrays = [columns[each.name] if each.name in columns else _nulls(batch, each.type) for each in schema]
@@ -114,8 +126,15 @@ class RowDecoder:
             )
             self.letters.append(letter)
             self.dead.append(record["offset"])
-        fits = [row not in reasons for row in range(batch.num_rows)]
-        return rows.filter(pa.array(fits))
+        fits = pa.array([row not in reasons for row in range(batch.num_rows)])
+        if self.deletes is not None:
+            self.deletes = self.deletes.filter(fits)
+        return rows.filter(fits)
+
+    def _stops(self, side: Side) -> bool:
+        """Return whether a key or value that does not fit stops the job. A row cannot be stored without its key."""
+        formats = self._layout.formats
+        return formats.on_bad_row == "fail" or (formats.on_bad_row == "null" and formats.upsert and side == "key")
 
     def _fail(self, batch: Any, side: Side, row: int, why: str) -> None:
         offset = batch.column("offset")[row].as_py()
@@ -247,6 +266,12 @@ def _blamed(value: Any, raw: Any, final: Any, path: str) -> str:
             inner = name if name.startswith("[") or not path else f".{name}"
             return _blamed(each, raw_part, final_part, f"{path}{inner}")
     return path
+
+
+def _null_rows(column: Any) -> list[int]:
+    import numpy as np
+
+    return np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist() if column.null_count else []
 
 
 def _nulls(batch: Any, kind: Any) -> Any:

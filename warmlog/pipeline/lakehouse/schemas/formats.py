@@ -57,7 +57,10 @@ class Format:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """Formats of a table's rows. `nest_value`: whether the fields of values form one column of structs."""
+    """Formats of a table's rows. `nest_value`: whether the fields of values form one column of structs.
+
+    `upsert`: whether the table has one row for each key, and a record without a value deletes it.
+    """
 
     key: Format = field(default_factory=Format)
     value: Format = field(default_factory=Format)
@@ -65,6 +68,7 @@ class Formats:
     on_bad_row: OnBadRow = "fail"
     registry: RegistryAddress | None = None
     dead_letters: DeadLetterTopic | None = None
+    upsert: bool = False
 
     @property
     def decoded(self) -> tuple[Side, ...]:
@@ -74,7 +78,8 @@ class Formats:
     def form(self) -> dict[str, Any]:
         """Return the formats as in receipts; empty if nothing is decoded."""
         sides: dict[str, Any] = {side: self.of(side).form() for side in self.decoded}
-        return {**sides, "nested": self.nest_value, "onBadRow": self.on_bad_row} if sides else {}
+        decoded = {**sides, "nested": self.nest_value, "onBadRow": self.on_bad_row} if sides else {}
+        return {**decoded, "upsert": True} if self.upsert else decoded
 
     def of(self, side: Side) -> Format:
         """Return the format of keys or of values."""
@@ -101,6 +106,7 @@ def formats_of(
     schema_registry_certificate: str | Path | None = None,
     dead_letter_topic: str | None = None,
     brokers: Brokers | None = None,
+    upsert: bool = False,
 ) -> Formats:
     """Check formats, and read their schemas. Arguments are named as the options of `warmlog pipeline table`.
 
@@ -127,8 +133,8 @@ def formats_of(
         raise PipelineError("--nest-value is for values that are decoded: name their --value-format")
     if on_bad_row not in ON_BAD_ROW:
         raise PipelineError(f"on-bad-row {on_bad_row} is none of {_listed(ON_BAD_ROW)}")
-    if on_bad_row != "fail" and set(names) == {"binary"}:
-        raise PipelineError("--on-bad-row is for keys or values that are decoded: name their format")
+    if on_bad_row != "fail" and set(names) == {"binary"} and not (upsert and on_bad_row == "dead-letter"):
+        raise PipelineError(f"--on-bad-row {on_bad_row} is for keys or values that are decoded: name their format")
     return Formats(
         key=sides["key"],
         value=sides["value"],
@@ -136,6 +142,7 @@ def formats_of(
         on_bad_row=on_bad_row,
         registry=registry,
         dead_letters=_dead_letters(on_bad_row, dead_letter_topic, brokers),
+        upsert=upsert,
     )
 
 

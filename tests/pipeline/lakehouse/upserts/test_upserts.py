@@ -1,0 +1,101 @@
+"""Tables with one row for each key: the newest record, in each kind of table."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.lakehouse.tables import Kind, copied, open_in, options_of
+from tests.pipeline.lakehouse.upserts.upserted import UPSERT, KeyedWriter, Model, Pair, model_in, upserted
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.job import TableSettings
+from warmlog.pipeline.lakehouse.pace import Targets
+
+
+def test_each_key_has_the_row_of_its_newest_record(kind: Kind, tmp_path: Path) -> None:
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"c", None))
+    table = open_in(tmp_path, kind)
+    (first,) = upserted(table, writer)
+    assert model_in(tmp_path, kind) == {(0, b"a"): (2, b"2"), (0, b"b"): (1, b"1")}
+    assert first.upsert == {"inserted": 2, "updated": 0, "deleted": 0, "elsewhere": 0}
+    writer.add((b"b", None), (b"a", b"3"), (b"c", b"2"), (b"d", None))
+    (second,) = upserted(table, writer)
+    assert model_in(tmp_path, kind) == writer.model == {(0, b"a"): (6, b"3"), (0, b"c"): (7, b"2")}
+    assert second.upsert == {"inserted": 1, "updated": 1, "deleted": 1, "elsewhere": 0}
+    assert upserted(table, writer) == []
+
+
+def test_the_last_row_can_be_deleted_and_come_back(kind: Kind, tmp_path: Path) -> None:
+    writer = KeyedWriter(tmp_path / "data")
+    table = open_in(tmp_path, kind)
+    for value in (b"1", None, None, b"2"):
+        writer.add((b"a", value))
+        upserted(table, writer)
+        assert model_in(tmp_path, kind) == writer.model
+
+
+def random_pairs(chance: random.Random, count: int, keys: int) -> list[Pair]:
+    return [
+        (b"key-%d" % chance.randrange(keys), None if chance.random() < 0.2 else b"%d" % chance.randrange(1000))
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_updates_and_deletes_leave_what_a_dict_has(kind: Kind, seed: int, tmp_path: Path) -> None:
+    """Files are small, commits of any size; the table is opened anew for each round."""
+    chance = random.Random(seed)
+    model: Model = {}
+    writers = [KeyedWriter(tmp_path / "data", partition, model=model) for partition in range(2)]
+    for _ in range(6):
+        for writer in writers:
+            writer.add(*random_pairs(chance, chance.randrange(1, 300), 120))
+        settings = TableSettings(
+            targets=Targets(rows=chance.choice([150, 10_000])),
+            file_bytes=chance.choice([1, 2_000, 1 << 20]),
+            formats=UPSERT.formats,
+        )
+        upserted(open_in(tmp_path, kind), writers[0], settings)
+        assert model_in(tmp_path, kind) == model
+
+
+def test_a_key_has_a_row_in_each_of_its_partitions_and_a_warning_says_so(
+    kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model: Model = {}
+    first, second = (KeyedWriter(tmp_path / "data", partition, model=model) for partition in range(2))
+    first.add((b"a", b"1"))
+    table = open_in(tmp_path, kind)
+    upserted(table, first)
+    second.add((b"a", b"2"))
+    (receipt,) = upserted(table, first)
+    assert model_in(tmp_path, kind) == model == {(0, b"a"): (0, b"1"), (1, b"a"): (0, b"2")}
+    assert receipt.upsert["elsewhere"] == 1
+    assert "keys are in more than one partition" in caplog.text
+
+
+def test_a_record_without_a_key_stops_the_job(kind: Kind, tmp_path: Path) -> None:
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"))
+    writer.segment([b"x"])
+    name = writer.directory / f"{1:020d}.log"
+    from warmlog.protocol.records.builder import build_batch
+
+    name.write_bytes(build_batch([(0, None, b"x", ())], base_offset=1))
+    table = open_in(tmp_path, kind)
+    with pytest.raises(PipelineError, match="orders-0: offset 1: key: it is null, and a row of this table needs a key"):
+        upserted(table, writer)
+    assert model_in(tmp_path, kind) == {}
+
+
+def test_tables_of_the_two_modes_do_not_mix(kind: Kind, tmp_path: Path) -> None:
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"))
+    appended, table = open_in(tmp_path / "appended", kind), open_in(tmp_path, kind)
+    copied(appended, options_of(writer))
+    with pytest.raises(PipelineError, match="rows that were not written by --upsert"):
+        upserted(appended, writer)
+    upserted(table, writer)
+    with pytest.raises(PipelineError, match="one row for each key: --upsert continues it"):
+        copied(table, options_of(writer))

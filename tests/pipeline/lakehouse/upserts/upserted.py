@@ -1,0 +1,65 @@
+"""Topics with keys, in directories, and what tables with a row for each key have of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from tests.pipeline.lakehouse.tables import Kind, open_in, options_of, query
+from warmlog.pipeline.lakehouse.job import TableSettings
+from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.schemas.formats import Formats
+from warmlog.pipeline.lakehouse.table import Table
+from warmlog.pipeline.lakehouse.upserts.job import UpsertJob
+from warmlog.pipeline.runner import LocalRunner
+from warmlog.protocol.records.builder import build_batch
+
+Pair = tuple[bytes | None, bytes | None]
+Model = dict[tuple[int, bytes], tuple[int, bytes]]  # by partition and key: offset and value
+
+UPSERT = TableSettings(formats=Formats(upsert=True))
+
+
+class KeyedWriter(DirectoryWriter):
+    """Writes a partition of records with keys, and notes what is left of them. `model`: shared between partitions."""
+
+    def __init__(
+        self, data_dir: Path, partition: int = 0, *, model: Model | None = None, topic: str = "orders"
+    ) -> None:
+        super().__init__(data_dir, topic, partition)
+        self.partition = partition
+        self.model: Model = {} if model is None else model
+
+    def add(self, *pairs: Pair) -> None:
+        """Write a segment of one batch."""
+        base = self.next_offset
+        rows = [(NOW_MS + base + at, key, value, ()) for at, (key, value) in enumerate(pairs)]
+        (self.directory / f"{base:020d}.log").write_bytes(build_batch(rows, base_offset=base))
+        self.next_offset += len(rows)
+        for offset, (key, value) in enumerate(pairs, start=base):
+            assert key is not None
+            self.model.pop((self.partition, key), None)
+            if value is not None:
+                self.model[self.partition, key] = offset, value
+
+
+def upserted(table: Table, writer: DirectoryWriter, settings: TableSettings = UPSERT, **options: Any) -> list[Receipt]:
+    """Upsert what is there."""
+    job = UpsertJob(options_of(writer, **options), table, settings, pause=lambda _: None)
+    return list(job.run_until_end(LocalRunner()))
+
+
+def model_in(directory: Path, kind: Kind) -> Model:
+    """Return the rows of the table, as DuckDB reads its files; fail if a key has several."""
+    rows = query(directory, kind, 'SELECT "partition", key, "offset", value FROM data')
+    model = {(partition, key): (offset, value) for partition, key, offset, value in rows}
+    assert len(model) == len(rows), "a key has several rows"
+    return model
+
+
+def pairs_of(values: Sequence[tuple[str, str | None]]) -> list[Pair]:
+    """Return keys and values as bytes."""
+    return [(key.encode(), None if value is None else value.encode()) for key, value in values]
+
+
+__all__ = ["UPSERT", "KeyedWriter", "Model", "Pair", "model_in", "open_in", "pairs_of", "upserted"]

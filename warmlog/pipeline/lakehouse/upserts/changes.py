@@ -1,0 +1,168 @@
+"""Write the records of splits as files of a table, and their keys as changes: one task of an upsert.
+
+1. Files have each record with a value, in order, and are as those of other tables. Records that delete a row, and those
+   that others of the batch replace, are known by the changes alone.
+2. Changes are Arrow streams in a directory of this machine: topic, partition, key, offset, and whether the record
+   deletes the row of its key.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+from warmlog.pipeline.job_stats import JobStats, Stopwatch, added
+from warmlog.pipeline.lakehouse.receipts import Runs, runs_of
+from warmlog.pipeline.lakehouse.schemas.dead_letters import LetterWriter
+from warmlog.pipeline.lakehouse.schemas.decoding import SchemaKey
+from warmlog.pipeline.lakehouse.writing import FileSequence, Group, RowWriter, WriteRules, WrittenGroup
+from warmlog.pipeline.source.input import read_batches
+from warmlog.pipeline.source.plan import AnySplit
+from warmlog.pipeline.source.reading import ReadRules, Tally
+from warmlog.protocol.partitions import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertRules(WriteRules):
+    """Rules for a task. `scratch`: the directory of changes."""
+
+    scratch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertedGroup(WrittenGroup):
+    """Result of a task. `changes`: the file with the changes of its records."""
+
+    changes: str
+
+
+class ChangeWriter:
+    """Writes changes to a new file in a directory; a context manager. `key_type`: Arrow type of keys."""
+
+    def __init__(self, directory: str, key_type: Any) -> None:
+        self.path = str(Path(directory, f"{uuid4().hex}.arrows"))
+        self._schema = change_schema(key_type)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        import pyarrow as pa
+
+        sink = self._open.enter_context(pa.OSFile(self.path, "wb"))
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._stream = self._open.enter_context(pa.ipc.new_stream(sink, self._schema, options=options))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def write(self, key: TopicPartition, rows: Any, deletes: Any) -> None:
+        """Write the changes of a partition's rows. `deletes`: for each, whether it deletes the row of its key."""
+        import pyarrow as pa
+
+        topic, partition = (pa.repeat(pa.scalar(part, kind), rows.num_rows) for part, kind in _kinds(key))
+        arrays = [topic, partition, rows.column("key"), rows.column("offset"), deletes]
+        self._stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+
+def _kinds(key: TopicPartition) -> Iterator[tuple[Any, Any]]:
+    import pyarrow as pa
+
+    return zip(key, (pa.string(), pa.int32()), strict=True)
+
+
+def change_schema(key_type: Any) -> Any:
+    """Return the Arrow schema of changes."""
+    import pyarrow as pa
+
+    kinds = {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "key": key_type,
+        "offset": pa.int64(),
+        "deleted": pa.bool_(),
+    }
+    return pa.schema(list(kinds.items()))
+
+
+def changes_of(paths: Sequence[str], key_type: Any) -> Any:
+    """Return the changes in files as a RecordBatchReader, which can be read once."""
+    import pyarrow as pa
+
+    def batches() -> Iterator[Any]:
+        for path in paths:
+            with pa.OSFile(path) as source, pa.ipc.open_stream(source) as stream:
+                yield from stream
+
+    return pa.RecordBatchReader.from_batches(change_schema(key_type), batches())
+
+
+def upsert_group(rules: UpsertRules, read_rules: ReadRules, group: Group) -> UpsertedGroup:
+    """Write the records and changes of some splits. Raises PipelineError, InspectError, OSError."""
+    damaged: list[str] = []
+    unknown: set[SchemaKey] = set()
+    dead: list[tuple[TopicPartition, Runs]] = []
+    parts: list[JobStats] = []
+    key_type = rules.decode.schema.field("key").type
+    with (
+        LetterWriter(rules.decode.layout.formats.dead_letters) as letters,
+        ChangeWriter(rules.scratch, key_type) as changes,
+        FileSequence(rules) as files,
+    ):
+        for split in group:
+            rows = RowWriter(rules.decode, (split.topic, split.partition), letters)
+            stats, tally = _write_split(files, changes, rows, read_rules, split)
+            parts.append(stats)
+            damaged += map(str, tally.damaged)
+            unknown |= rows.decoder.unknown
+            if rows.decoder.dead:
+                dead.append(((split.topic, split.partition), runs_of(rows.decoder.dead)))
+        finishing = Stopwatch()
+        finishing.timed(files.finish)()
+    parts.append(JobStats(tasks=1, write_s=finishing.seconds))
+    return UpsertedGroup(
+        proofs=(),
+        files=tuple(files.complete),
+        damaged=tuple(damaged),
+        stats=added(parts),
+        unknown=frozenset(unknown),
+        dead=tuple(dead),
+        changes=changes.path,
+    )
+
+
+def _write_split(
+    files: FileSequence, changes: ChangeWriter, rows: RowWriter, read_rules: ReadRules, split: AnySplit
+) -> tuple[JobStats, Tally]:
+    from pyarrow import compute
+
+    from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
+
+    reading, decoding, fields, writing = Stopwatch(), Stopwatch(), Stopwatch(), Stopwatch()
+    decoder = ArrowDecoder(split.topic, split.partition, rows.rules.layout.source)
+    decode = fields.timed(rows.decode)
+    steps, tally = read_batches(split, read_rules, decoding.timed(decoder.add))
+    stats = JobStats()
+
+    def write(batch: Any) -> None:
+        deletes = rows.decoder.deletes
+        changes.write((split.topic, split.partition), batch, deletes)
+        kept = batch.filter(compute.invert(deletes)) if deletes.true_count else batch
+        if kept.num_rows:
+            files.write(kept)
+
+    for batch in map(decode, record_batches(decoder, reading.steps(steps))):
+        if batch.num_rows:
+            stats.rows += batch.num_rows
+            writing.timed(write)(batch)
+    stats.decode_s, stats.write_s = decoding.seconds + fields.seconds, writing.seconds
+    stats.read_s = reading.seconds - decoding.seconds  # each step reads a batch and decodes it
+    stats.add_tally(tally)
+    return stats, tally
+
+
+def upserter(rules: UpsertRules, read_rules: ReadRules) -> partial[UpsertedGroup]:
+    """Return `upsert_group` bound to its rules."""
+    return partial(upsert_group, rules, read_rules)

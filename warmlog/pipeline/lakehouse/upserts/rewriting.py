@@ -1,0 +1,125 @@
+"""Write files again without some of their rows.
+
+1. Rows keep their columns and their order by topic, partition and offset; files are merged up to the target size. A
+   file that is not in this order, because another program has written it, is written again by itself.
+2. Memory is bounded by a row group of each file of a bin, as for maintenance.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.maintenance.merging import SortedRows, UnorderedFileError, merged_rows
+from warmlog.pipeline.lakehouse.maintenance.planning import parts_of, read_footer
+from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
+from warmlog.pipeline.lakehouse.writing import FileSequence, NewFile, ParquetRules
+from warmlog.protocol.partitions import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Without:
+    """A file, and the sorted offsets of the rows to leave out, by partition. `topic`: of rows without this column."""
+
+    file: DataFile
+    offsets: Mapping[TopicPartition, Any]
+    topic: str | None
+
+
+def rewrite_without(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:
+    """Return new files with the rows that are left. Raises PipelineError for a damaged file, OSError."""
+    import pyarrow as pa
+
+    of_path = {part.file.path: part for part in parts}
+    by_bounds = sorted((part.file for part in parts), key=lambda file: (file.bounds.get("offset", (0, 0)), file.path))
+    made: list[NewFile] = []
+    for listed in parts_of([(file, read_footer(rules.store, file)) for file in by_bounds], rules.file_bytes):
+        left = [of_path[file.path] for file, _ in listed]
+        while left:
+            try:
+                made += _merge(rules, left)
+            except UnorderedFileError as error:
+                alone = of_path[error.file.path]
+                left = [part for part in left if part is not alone]
+                made += _copy(rules, alone)
+            except pa.ArrowException as error:
+                raise PipelineError(f"a file of the table cannot be read: {error}; see the audit") from error
+            else:
+                break
+    return made
+
+
+def _merge(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:
+    with ExitStack() as opened, FileSequence(rules) as files:
+        for table in merged_rows([_in_order(rules, part, opened) for part in parts]):
+            for batch in table.to_batches():
+                files.write(batch)
+        files.finish()
+    return files.complete
+
+
+def _in_order(rules: ParquetRules, part: Without, opened: ExitStack) -> Iterator[SortedRows]:
+    last = None
+    for table in _row_groups(rules, part, opened):
+        rows = SortedRows(table)
+        if last is not None and rows[0] < last:
+            raise UnorderedFileError(part.file)
+        last = rows.last
+        yield rows
+
+
+def _copy(rules: ParquetRules, part: Without) -> list[NewFile]:
+    with ExitStack() as opened, FileSequence(rules) as files:
+        for table in _row_groups(rules, part, opened):
+            for batch in table.combine_chunks().to_batches():
+                files.write(batch)
+        files.finish()
+    return files.complete
+
+
+def _row_groups(rules: ParquetRules, part: Without, opened: ExitStack) -> Iterator[Any]:
+    """Yield the rows of each row group that are left, with the columns of the rules."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    source = opened.enter_context(parquet.ParquetFile(opened.enter_context(rules.store.open(part.file.path))))
+    for number in range(source.metadata.num_row_groups):
+        table = source.read_row_group(number)
+        mask = _left(table, part)
+        table = table if mask is None else table.filter(mask)
+        if table.num_rows:
+            there = set(table.column_names)
+            columns = [
+                _conformed(table.column(each.name), each.type)
+                if each.name in there
+                else pa.nulls(table.num_rows, each.type)
+                for each in rules.schema
+            ]
+            yield pa.Table.from_arrays(columns, schema=rules.schema)
+
+
+def _left(table: Any, part: Without) -> Any:
+    """Return which rows are left, or None for all."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import compute
+
+    gone = np.zeros(table.num_rows, bool)
+    partitions, offsets = table.column("partition").to_numpy(), table.column("offset").to_numpy()
+    for (topic, partition), listed in part.offsets.items():
+        at = partitions == partition
+        if "topic" in table.column_names:
+            at &= compute.equal(table.column("topic"), topic).to_numpy(zero_copy_only=False)
+        elif topic != part.topic:
+            continue
+        rows = np.flatnonzero(at)
+        gone[rows[np.isin(offsets[rows], listed)]] = True
+    return pa.array(~gone) if gone.any() else None
+
+
+def _conformed(column: Any, kind: Any) -> Any:
+    array = column.combine_chunks()
+    plain = normal(array.type)
+    return conformed(array if array.type.equals(plain) else array.cast(plain), kind)
