@@ -1,6 +1,7 @@
 """`warmlog pipeline audit TOPIC TABLE`: check a Delta or Iceberg table against its topic."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,10 @@ def audit_target(
         state = None if state_file is None else AuditState.read(state_file, table.name)
         reporter = Reporter("audit")
         table.refresh()
+        if table.is_upserted:
+            if job.engine == "spark" or job.master is not None:
+                raise PipelineError(f"{table.name} has one row for each key: its audit runs in this process only")
+            job = replace(job, engine="local")
         with running("audit", job, lambda: sum(file.size for file in table.files()), reporter) as run:
             result = audit_table(run, options, table, reporter, state, sources=sources_of(**schemas))
             report = reporter.report()

@@ -66,6 +66,13 @@ def _metrics_served(job: "TableJob", address: tuple[str, int] | None) -> Iterato
     is_flag=True,
     help="Keep the newest record of each key of a partition as one row; records without a value delete it.",
 )
+@click.option(
+    "--envelope",
+    type=click.Choice(["none", "debezium"]),
+    default="none",
+    show_default=True,
+    help="With --upsert: values are changes of a database, and the row is what follows from them.",
+)
 @click.option("--group", metavar="GROUP", help="Commit the copied offsets to this consumer group.")
 @click.option("--until-end", is_flag=True, help="Copy the records that exist now, then stop.")
 @click.option(
@@ -132,6 +139,7 @@ def table(
     metrics: tuple[str, int] | None,
     compression: str,
     upsert: bool,
+    envelope: str,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -157,7 +165,7 @@ def table(
             bootstrap=bootstrap, group=group, isolationLevel="read_committed", columns=",".join(COLUMNS)
         )
         targets = Targets(rows=commit_rows, bytes=commit_mib * MEBIBYTE, seconds=commit_time)
-        formats = formats_of(**given, brokers=options.brokers, upsert=upsert)
+        formats = formats_of(**given, brokers=options.brokers, upsert=upsert, envelope=envelope)
         if formats.dead_letters is not None:
             formats.dead_letters.check()
         settings = TableSettings(

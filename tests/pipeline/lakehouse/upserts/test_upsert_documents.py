@@ -22,4 +22,6 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     assert "1 row inserted, 1 row updated, 0 rows deleted" in printed["upsert"]
     texts = [part.split("```")[0] for part in (ROOT / DOCUMENT).read_text().split("```text\n")[1:]]
     assert printed["query"] == texts[0]
-    assert printed["audit"].startswith(texts[1])
+    assert texts[1] in printed["envelope"]
+    assert "1 partition, 1 row: nothing wrong" in printed["envelope"]
+    assert printed["audit"].startswith(texts[2])

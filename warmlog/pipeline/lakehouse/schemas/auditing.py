@@ -77,6 +77,7 @@ class ReceiptSchemas:
             on_bad_row="null",  # receipts name the offsets of dead letters, which the audit omits
             registry=self._sources.registry,
             upsert=bool(form.get("upsert")),
+            envelope=form.get("envelope", "none"),
         )
 
     def _format(self, side: str, form: Sequence[str]) -> Format:

@@ -62,10 +62,11 @@ class SchemaCatalog:
         for side in self.layout.decoded:
             schema = self._formats.of(side).schema
             if schema is not None:
-                growing.add(side, schema)
+                growing.add(side, self._formats.enveloped(side, schema))
         for side, schema_id, message in self._met:
             try:
-                growing.add(side, replace(self._schemas[schema_id], message=message))
+                schema = self._formats.enveloped(side, replace(self._schemas[schema_id], message=message))
+                growing.add(side, schema)
             except SchemaError as error:
                 self._refuse(refused, (side, schema_id, message), error)
         fields = {side: growing.fields(side) for side in self.layout.decoded}

@@ -10,18 +10,19 @@ dead letter.
 to collect further unknown schemas.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.schemas.dead_letters import Letter
-from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN, RAW_COLUMNS, Side
+from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN, RAW_COLUMNS, SIDES, Side
 from warmlog.pipeline.lakehouse.schemas.layout import Layout
 from warmlog.pipeline.lakehouse.schemas.protobuf import split_indexes
 from warmlog.pipeline.lakehouse.schemas.readers import Reader, WriterSchema, reader_of
 from warmlog.pipeline.lakehouse.schemas.registry import HEADER, schema_id_of
 from warmlog.pipeline.lakehouse.schemas.types import BadValueError, conformed
+from warmlog.pipeline.lakehouse.upserts.envelopes import DELETED
 
 NO_KEY = "it is null, and a row of this table needs a key"
 
@@ -70,6 +71,12 @@ class RowDecoder:
         self._layout = rules.layout
         self._key = topic, partition
         self._messages: dict[SchemaKey, WriterSchema] = {}
+        formats = rules.layout.formats
+        of_files = {side: formats.of(side).schema for side in SIDES}
+        self._schemas = {
+            side: None if schema is None else formats.enveloped(side, schema) for side, schema in of_files.items()
+        }
+        self._deleted: set[int] = set()  # rows of the batch that an envelope deletes
         self.unknown: set[SchemaKey] = set()
         self.letters: list[Letter] = []
         self.dead: list[int] = []
@@ -84,6 +91,7 @@ class RowDecoder:
             return batch
         columns = {name: batch.column(name) for name in self._layout.plain}
         reasons: dict[int, str] = {}
+        self._deleted.clear()
         for side in self._layout.decoded:
             bad: dict[int, str] = {}
             decoded = self._side(side, batch.column(side), bad)
@@ -93,8 +101,12 @@ class RowDecoder:
             columns[RAW_COLUMNS[side]] = _only(batch.column(side), bad)
             reasons |= {row: f"{reasons[row]}; {why}" if row in reasons else why for row, why in bad.items()}
         if formats.upsert:
-            self.deletes = batch.column("value").is_null()
-            without = [row for row in _null_rows(columns["key"]) if row not in reasons and not self.unknown]
+            self.deletes = _with_rows(batch.column("value").is_null(), self._deleted)
+            without = [
+                row
+                for row in _null_rows(columns.get("key", pa.nulls(batch.num_rows)))
+                if row not in reasons and not self.unknown
+            ]
             if without and self._stops("key"):
                 self._fail(batch, "key", without[0], NO_KEY)
             reasons |= dict.fromkeys(without, NO_KEY)
@@ -179,6 +191,9 @@ class RowDecoder:
                 decoded = group.reader.decode(data)
             except BadValueError as error:
                 bad[row] = str(error)
+                continue
+            if decoded is DELETED:
+                self._deleted.add(row)
             else:
                 group.rows.append(row)
                 group.objects.append(decoded)
@@ -189,7 +204,7 @@ class RowDecoder:
 
         Raises BadValueError if the header is invalid, or if the schema is refused.
         """
-        schema = self._layout.formats.of(side).schema
+        schema = self._schemas[side]
         if schema is not None:
             return schema, value
         schema_id, data, message = schema_id_of(value), value[HEADER.size :], ""
@@ -202,7 +217,9 @@ class RowDecoder:
         if known is None or key not in self._rules.met:
             self.unknown.add(key)
             return None, data
-        return self._messages.setdefault(key, replace(known, message=message)), data
+        if key not in self._messages:
+            self._messages[key] = self._layout.formats.enveloped(side, replace(known, message=message))
+        return self._messages[key], data
 
 
 def _arrays(
@@ -266,6 +283,17 @@ def _blamed(value: Any, raw: Any, final: Any, path: str) -> str:
             inner = name if name.startswith("[") or not path else f".{name}"
             return _blamed(each, raw_part, final_part, f"{path}{inner}")
     return path
+
+
+def _with_rows(mask: Any, rows: Collection[int]) -> Any:
+    """Return a mask that also has the given rows."""
+    import pyarrow as pa
+
+    if not rows:
+        return mask
+    values = mask.to_numpy(zero_copy_only=False).copy()
+    values[list(rows)] = True
+    return pa.array(values)
 
 
 def _null_rows(column: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -19,6 +19,9 @@ FormatName: TypeAlias = Literal["binary", "string", "json", "avro", "protobuf", 
 Side: TypeAlias = Literal["key", "value"]
 OnBadRow: TypeAlias = Literal["fail", "null", "dead-letter"]
 
+Envelope: TypeAlias = Literal["none", "debezium"]
+
+ENVELOPES: tuple[Envelope, ...] = get_args(Envelope)
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 ON_BAD_ROW: tuple[OnBadRow, ...] = get_args(OnBadRow)
 SIDES: tuple[Side, ...] = get_args(Side)
@@ -59,7 +62,8 @@ class Format:
 class Formats:
     """Formats of a table's rows. `nest_value`: whether the fields of values form one column of structs.
 
-    `upsert`: whether the table has one row for each key, and a record without a value deletes it.
+    `upsert`: whether the table has one row for each key, and a record without a value deletes it. `envelope`: name of
+    the envelope that values are in, "none" for rows as they are.
     """
 
     key: Format = field(default_factory=Format)
@@ -69,6 +73,7 @@ class Formats:
     registry: RegistryAddress | None = None
     dead_letters: DeadLetterTopic | None = None
     upsert: bool = False
+    envelope: Envelope = "none"
 
     @property
     def decoded(self) -> tuple[Side, ...]:
@@ -79,11 +84,18 @@ class Formats:
         """Return the formats as in receipts; empty if nothing is decoded."""
         sides: dict[str, Any] = {side: self.of(side).form() for side in self.decoded}
         decoded = {**sides, "nested": self.nest_value, "onBadRow": self.on_bad_row} if sides else {}
-        return {**decoded, "upsert": True} if self.upsert else decoded
+        enveloped = {"envelope": self.envelope} if self.envelope != "none" else {}
+        return {**decoded, **enveloped, "upsert": True} if self.upsert else decoded
 
     def of(self, side: Side) -> Format:
         """Return the format of keys or of values."""
         return self.key if side == "key" else self.value
+
+    def enveloped(self, side: Side, schema: WriterSchema) -> WriterSchema:
+        """Return the schema that reads the rows of a side, given the schema of its values."""
+        if side == "key" or self.envelope == "none":
+            return schema
+        return replace(schema, envelope=self.envelope, is_of_rows=self.value.name == "json")
 
 
 BINARY = Formats()
@@ -107,6 +119,7 @@ def formats_of(
     dead_letter_topic: str | None = None,
     brokers: Brokers | None = None,
     upsert: bool = False,
+    envelope: str = "none",
 ) -> Formats:
     """Check formats, and read their schemas. Arguments are named as the options of `warmlog pipeline table`.
 
@@ -135,7 +148,7 @@ def formats_of(
         raise PipelineError(f"on-bad-row {on_bad_row} is none of {_listed(ON_BAD_ROW)}")
     if on_bad_row != "fail" and set(names) == {"binary"} and not (upsert and on_bad_row == "dead-letter"):
         raise PipelineError(f"--on-bad-row {on_bad_row} is for keys or values that are decoded: name their format")
-    return Formats(
+    formats = Formats(
         key=sides["key"],
         value=sides["value"],
         nest_value=nest_value,
@@ -143,7 +156,24 @@ def formats_of(
         registry=registry,
         dead_letters=_dead_letters(on_bad_row, dead_letter_topic, brokers),
         upsert=upsert,
+        envelope=_envelope(envelope, sides["value"], upsert=upsert),
     )
+    if formats.value.schema is not None:
+        try:
+            reader_of(formats.enveloped("value", formats.value.schema))
+        except PipelineError as error:
+            raise PipelineError(f"{value_schema}: {error}") from error
+    return formats
+
+
+def _envelope(name: str, value: Format, *, upsert: bool) -> Envelope:
+    if name not in ENVELOPES:
+        raise PipelineError(f"envelope {name} is none of {_listed(ENVELOPES)}")
+    if name != "none" and not upsert:
+        raise PipelineError(f"--envelope {name} is for --upsert")
+    if name != "none" and value.name in {"binary", "string"}:
+        raise PipelineError(f"--envelope {name} is for values that are decoded: name their --value-format")
+    return name
 
 
 def _dead_letters(on_bad_row: str, topic: str | None, brokers: Brokers | None) -> DeadLetterTopic | None:

@@ -1,7 +1,7 @@
 """Readers of schemas: the Arrow type of a schema, and a function from bytes to a Python object of that type."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -13,13 +13,16 @@ class WriterSchema:
     """A schema that records were written with. `text`: as in its file or registry, empty for binary and string.
 
     `references`: texts of the schemas that it refers to, dependencies first. For Protobuf, `text` contains descriptors
-    in base64, and `message` selects one of them: a full name, or indexes such as `0` or `2.0`.
+    in base64, and `message` selects one of them: a full name, or indexes such as `0` or `2.0`. `envelope`: name of the
+    envelope that rows are in, if any. `is_of_rows`: whether the schema is of these rows, not of the envelope.
     """
 
     kind: Kind
     text: str = ""
     references: tuple[tuple[str, str], ...] = ()
     message: str = ""
+    envelope: str = ""
+    is_of_rows: bool = False
 
 
 class Reader(Protocol):
@@ -57,6 +60,11 @@ def reader_of(schema: WriterSchema) -> Reader:
     """Return the reader of a schema. Raises SchemaError if a table cannot hold the schema's type."""
     import pyarrow as pa
 
+    if schema.envelope:
+        from warmlog.pipeline.lakehouse.upserts.envelopes import EnvelopeReader, JsonEnvelopeReader
+
+        inner = reader_of(replace(schema, envelope=""))
+        return JsonEnvelopeReader(inner) if schema.is_of_rows else EnvelopeReader(inner)
     if schema.kind in {"binary", "string"}:
         return PlainReader(pa.binary() if schema.kind == "binary" else pa.string())
     references: Mapping[str, str] = dict(schema.references)

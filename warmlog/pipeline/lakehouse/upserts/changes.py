@@ -73,6 +73,13 @@ def _kinds(key: TopicPartition) -> Iterator[tuple[Any, Any]]:
     return zip(key, (pa.string(), pa.int32()), strict=True)
 
 
+def key_type_of(schema: Any) -> Any:
+    """Return the Arrow type of keys: null until the schema of a key is known."""
+    import pyarrow as pa
+
+    return schema.field("key").type if "key" in schema.names else pa.null()
+
+
 def change_schema(key_type: Any) -> Any:
     """Return the Arrow schema of changes."""
     import pyarrow as pa
@@ -105,7 +112,7 @@ def upsert_group(rules: UpsertRules, read_rules: ReadRules, group: Group) -> Ups
     unknown: set[SchemaKey] = set()
     dead: list[tuple[TopicPartition, Runs]] = []
     parts: list[JobStats] = []
-    key_type = rules.decode.schema.field("key").type
+    key_type = key_type_of(rules.decode.schema)
     with (
         LetterWriter(rules.decode.layout.formats.dead_letters) as letters,
         ChangeWriter(rules.scratch, key_type) as changes,

@@ -23,7 +23,7 @@ from warmlog.pipeline.lakehouse.reading import DataFile, Selection
 from warmlog.pipeline.lakehouse.receipts import Receipt, Span
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules
 from warmlog.pipeline.lakehouse.table import Table
-from warmlog.pipeline.lakehouse.upserts.changes import UpsertedGroup, UpsertRules, upserter
+from warmlog.pipeline.lakehouse.upserts.changes import UpsertedGroup, UpsertRules, key_type_of, upserter
 from warmlog.pipeline.lakehouse.upserts.keys import BatchKeys, Offsets, Replacement, database_errors
 from warmlog.pipeline.lakehouse.upserts.rewriting import Without, rewrite_without
 from warmlog.pipeline.lakehouse.upserts.scratch import scratch_directory
@@ -133,7 +133,7 @@ class UpsertJob(TableJob):
         return None if "topic" in self._options.columns else self._options.topics.named[0]
 
     def _key_type(self) -> Any:
-        return self._table.schema().field("key").type
+        return key_type_of(self._table.schema())
 
     def _rewritten(
         self, files: Sequence[NewFile], superseded: Offsets, live: Sequence[DataFile], replacement: Replacement
