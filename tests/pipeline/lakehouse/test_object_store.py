@@ -19,6 +19,7 @@ from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.lakehouse.tables import AnyTable, Kind, copied, options_of
 from tests.pipeline.lakehouse.test_exactly_once import BOTH, KilledError, Killer, Watched, once
 from tests.pipeline.lakehouse.test_maintenance import upkeep_of
+from tests.pipeline.lakehouse.upserts.upserted import upserted
 from warmlog.cli.pipeline.audit import audit as audit_command
 from warmlog.cli.pipeline.table import table as table_command
 from warmlog.pipeline.job_stats import Reporter
@@ -209,3 +210,12 @@ def test_maintenance_merges_expires_and_deletes(writer: DirectoryWriter, kind: K
     assert bucket.rows(kind) == BOTH
     assert audited(bucket, kind, options_of(writer)).findings == []
     assert copied(bucket.open(kind), options_of(writer)) == []
+
+
+def test_rows_are_replaced_by_key(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
+    for end in (35, 60):
+        upserted(bucket.open(kind), writer, endingOffsets=f'{{"orders":{{"0":{end},"1":{end // 2}}}}}')
+    assert bucket.rows(kind) == [(0, offset) for offset in range(50, 60)] + [(1, offset) for offset in range(20, 30)]
+    MaintenanceJob(upkeep_of(bucket.open(kind))).run()
+    audit = audited(bucket, kind, options_of(writer))
+    assert (audit.findings, [each.superseded for each in audit.partitions]) == ([], [50, 20])

@@ -1,6 +1,6 @@
 """The audit of a table with one row for each key: what it counts, and what it finds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.lakehouse.tables import Kind, files_of, open_in, options_of
-from tests.pipeline.lakehouse.upserts.upserted import KeyedWriter, upserted
+from tests.pipeline.lakehouse.upserts.upserted import KeyedWriter, model_in, upserted
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import AuditState, TableAudit, audit_table
 from warmlog.pipeline.runner import LocalRunner
+from warmlog.protocol.records.builder import build_batch
 
 
 def audit(directory: Path, kind: Kind, writer: KeyedWriter, state: AuditState | None = None) -> TableAudit:
@@ -128,6 +130,45 @@ def test_rows_below_the_start_of_the_log_are_not_proved(kind: Kind, written: Key
     (partition,) = result.partitions
     assert (partition.proved.in_log, partition.proved.unproved, partition.unaccounted) == (6, 2, 30)
     assert result.findings == []
+
+
+def compact(writer: KeyedWriter, offsets: Sequence[int]) -> None:
+    """Leave only these records in the log, as compaction does."""
+    for path in writer.directory.iterdir():
+        path.unlink()
+    (writer.directory / f"{0:020d}.log").write_bytes(
+        b"".join(
+            build_batch([(NOW_MS + offset, *writer.records[offset], ())], base_offset=offset) for offset in offsets
+        )
+    )
+
+
+def test_what_compaction_removes_needs_no_proof(kind: Kind, written: KeyedWriter, tmp_path: Path) -> None:
+    """A new table has the same rows; tombstones are gone, too."""
+    compact(written, range(22, 30))
+    (partition,) = audit(tmp_path, kind, written).partitions
+    assert (partition.proved.in_log, partition.proved.rows, partition.superseded) == (8, 8, 0)
+    upserted(open_in(tmp_path / "later", kind), written)
+    assert model_in(tmp_path / "later", kind) == model_in(tmp_path, kind) == written.model
+    assert audit(tmp_path / "later", kind, written).findings == []
+
+
+def test_a_row_whose_record_gave_way_to_one_after_the_position_is_no_finding(
+    kind: Kind, written: KeyedWriter, tmp_path: Path
+) -> None:
+    written.add((b"k2", b"new"))
+    compact(written, range(23, 31))
+    result = audit(tmp_path, kind, written)
+    (partition,) = result.partitions
+    assert (result.findings, partition.proved.in_log, partition.proved.unproved, partition.behind) == ([], 7, 1, 1)
+
+
+def test_a_row_that_the_log_no_longer_has_is_named(kind: Kind, written: KeyedWriter, tmp_path: Path) -> None:
+    """Nothing explains it: a tombstone that was not applied, and is compacted."""
+    compact(written, range(23, 30))
+    assert planted(tmp_path, kind, written) == [
+        "key 'k2': the row of offset 22 is in the table, but not in the log: FILE"
+    ]
 
 
 def test_a_state_is_refused(kind: Kind, written: KeyedWriter, tmp_path: Path) -> None:

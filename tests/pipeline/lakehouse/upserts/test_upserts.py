@@ -4,12 +4,16 @@ import random
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
-from tests.pipeline.lakehouse.tables import Kind, copied, open_in, options_of
+from tests.pipeline.lakehouse.tables import Kind, copied, files_of, open_in, options_of, query
 from tests.pipeline.lakehouse.upserts.upserted import UPSERT, KeyedWriter, Model, Pair, model_in, upserted
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.job_stats import Reporter
+from warmlog.pipeline.jobs.table_audit import audit_table
 from warmlog.pipeline.lakehouse.job import TableSettings
 from warmlog.pipeline.lakehouse.pace import Targets
+from warmlog.pipeline.runner import LocalRunner
 
 
 def test_each_key_has_the_row_of_its_newest_record(kind: Kind, tmp_path: Path) -> None:
@@ -99,3 +103,43 @@ def test_tables_of_the_two_modes_do_not_mix(kind: Kind, tmp_path: Path) -> None:
     upserted(table, writer)
     with pytest.raises(PipelineError, match="one row for each key: --upsert continues it"):
         copied(table, options_of(writer))
+
+
+def test_topics_of_a_table_have_their_own_keys(kind: Kind, tmp_path: Path) -> None:
+    first, second = KeyedWriter(tmp_path / "data"), KeyedWriter(tmp_path / "data", topic="other")
+    for number in range(2):
+        first.add((b"a", b"first-%d" % number), (b"b", b"1"))
+        second.add((b"a", b"second-%d" % number))
+        upserted(open_in(tmp_path, kind), first, topic="orders" if number else "orders,other")
+    rows = query(tmp_path, kind, 'SELECT topic, key, value, "offset" FROM data ORDER BY ALL')
+    assert rows == [
+        ("orders", b"a", b"first-1", 2),
+        ("orders", b"b", b"1", 3),
+        ("other", b"a", b"second-0", 0),
+    ]
+
+
+def test_rows_need_not_name_their_only_topic(kind: Kind, tmp_path: Path) -> None:
+    writer = KeyedWriter(tmp_path / "data")
+    columns = ("partition", "offset", "key", "value")
+    for value in (b"1", b"2"):
+        writer.add((b"a", value), (b"b", value))
+        upserted(open_in(tmp_path, kind, columns), writer, columns=",".join(columns), includeHeaders="false")
+    assert model_in(tmp_path, kind) == writer.model
+    audit = audit_table(
+        LocalRunner(), options_of(writer), open_in(tmp_path, kind, ("partition", "offset")), Reporter("audit")
+    )
+    assert (audit.findings, audit.partitions[0].proved.in_log) == ([], 2)
+
+
+def test_a_file_that_another_program_has_sorted_otherwise_keeps_its_other_rows(kind: Kind, tmp_path: Path) -> None:
+    """OPTIMIZE of Delta and rewrite_data_files of Iceberg leave row groups in any order."""
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add(*((b"k%d" % key, b"1") for key in range(30)))
+    upserted(open_in(tmp_path, kind), writer)
+    (path,) = (file.removeprefix("file://") for file in files_of(tmp_path, kind))
+    table = parquet.read_table(path)
+    parquet.write_table(table.sort_by([("offset", "descending")]), path, row_group_size=10)
+    writer.add((b"k5", b"2"), (b"k25", None), (b"new", b"1"))
+    upserted(open_in(tmp_path, kind), writer)
+    assert model_in(tmp_path, kind) == writer.model

@@ -1,11 +1,10 @@
 """Topics with keys, in directories, and what tables with a row for each key have of them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
-from tests.pipeline.lakehouse.tables import Kind, open_in, options_of, query
+from tests.pipeline.lakehouse.tables import Kind, options_of, query
 from warmlog.pipeline.lakehouse.job import TableSettings
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.schemas.formats import Formats
@@ -21,7 +20,7 @@ UPSERT = TableSettings(formats=Formats(upsert=True))
 
 
 class KeyedWriter(DirectoryWriter):
-    """Writes a partition of records with keys, and notes what is left of them. `model`: shared between partitions."""
+    """Writes a partition of records with keys, and notes what is left of them in `model`. Partitions may share it."""
 
     def __init__(
         self, data_dir: Path, partition: int = 0, *, model: Model | None = None, topic: str = "orders"
@@ -29,6 +28,7 @@ class KeyedWriter(DirectoryWriter):
         super().__init__(data_dir, topic, partition)
         self.partition = partition
         self.model: Model = {} if model is None else model
+        self.records: list[Pair] = []
 
     def add(self, *pairs: Pair) -> None:
         """Write a segment of one batch."""
@@ -36,6 +36,7 @@ class KeyedWriter(DirectoryWriter):
         rows = [(NOW_MS + base + at, key, value, ()) for at, (key, value) in enumerate(pairs)]
         (self.directory / f"{base:020d}.log").write_bytes(build_batch(rows, base_offset=base))
         self.next_offset += len(rows)
+        self.records += pairs
         for offset, (key, value) in enumerate(pairs, start=base):
             assert key is not None
             self.model.pop((self.partition, key), None)
@@ -55,11 +56,3 @@ def model_in(directory: Path, kind: Kind) -> Model:
     model = {(partition, key): (offset, value) for partition, key, offset, value in rows}
     assert len(model) == len(rows), "a key has several rows"
     return model
-
-
-def pairs_of(values: Sequence[tuple[str, str | None]]) -> list[Pair]:
-    """Return keys and values as bytes."""
-    return [(key.encode(), None if value is None else value.encode()) for key, value in values]
-
-
-__all__ = ["UPSERT", "KeyedWriter", "Model", "Pair", "model_in", "open_in", "pairs_of", "upserted"]
