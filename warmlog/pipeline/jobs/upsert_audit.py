@@ -219,7 +219,7 @@ class UpsertAudit:
             database.register("changes", changes_of([changes], self._key_type))
             database.execute(NEWEST)
             topic = None if len(self._options.topics.named) != 1 else self._options.topics.named[0]
-            stored = rows_of(self._table.store(), self._files, topic, self._key_type, self._unreadable)
+            stored = rows_of(self._table.store(), self._files, topic, self._key_type, unreadable=self._unreadable)
             database.register("stored", stored)
             database.execute(ROWS)
             database.execute(JUDGED)

@@ -14,7 +14,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.schemas.types import list_of, map_of
 from warmlog.pipeline.lakehouse.upserts.changes import ChangeWriter
-from warmlog.pipeline.lakehouse.upserts.keys import BatchKeys, Replacement
+from warmlog.pipeline.lakehouse.upserts.keys import BatchKeys, Replacement, rows_of
 from warmlog.pipeline.lakehouse.writing import LocalFiles
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -46,9 +46,9 @@ def write(changes: ChangeWriter, kind: pa.DataType, keys: Sequence[Any], first: 
     changes.write(("orders", 0), rows, pa.array([deleted] * len(keys)))
 
 
-def replaced(directory: Path, kind: pa.DataType, stored: Sequence[Any], changes: str) -> Replacement:
+def stored_rows(kind: pa.DataType, stored: Sequence[Any]) -> pa.Table:
     count = len(stored)
-    table = pa.table(
+    return pa.table(
         {
             "topic": pa.array(["orders"] * count),
             "partition": pa.array([0] * count, pa.int32()),
@@ -56,7 +56,10 @@ def replaced(directory: Path, kind: pa.DataType, stored: Sequence[Any], changes:
             "key": pa.array(stored, kind),
         }
     )
-    parquet.write_table(table, directory / "stored.parquet", row_group_size=2)
+
+
+def replaced(directory: Path, kind: pa.DataType, stored: Sequence[Any], changes: str) -> Replacement:
+    parquet.write_table(stored_rows(kind, stored), directory / "stored.parquet", row_group_size=2)
     file = DataFile(path=str(directory / "stored.parquet"), size=1)
     with BatchKeys(directory, [changes], kind) as keys:
         return keys.replaced(LocalFiles(str(directory)), [file], None)
@@ -84,6 +87,22 @@ def test_the_newest_record_of_each_key_is_known(name: str, tmp_path: Path) -> No
     with BatchKeys(tmp_path, [changes.path], kind) as batch:
         assert batch.rows() == len(keys)
         assert batch.superseded()["orders", 0].tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ["bytes", "text", "long", "int"])
+def test_row_groups_without_a_key_of_the_batch_are_not_read(name: str, tmp_path: Path) -> None:
+    kind, keys = KEYS[name]
+    listed = sorted(keys)
+    parquet.write_table(stored_rows(kind, listed), tmp_path / "stored.parquet", row_group_size=1)
+    file = DataFile(path=str(tmp_path / "stored.parquet"), size=1)
+    rows = rows_of(
+        LocalFiles(str(tmp_path)), [file], None, kind, unreadable=fail, bounds=(listed[1], listed[2])
+    ).read_all()
+    assert rows.column("key").to_pylist() == listed[1:3]
+
+
+def fail(file: DataFile, reason: str) -> None:
+    raise AssertionError(f"{file}: {reason}")
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

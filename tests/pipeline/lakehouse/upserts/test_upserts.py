@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
@@ -143,3 +144,24 @@ def test_a_file_that_another_program_has_sorted_otherwise_keeps_its_other_rows(k
     writer.add((b"k5", b"2"), (b"k25", None), (b"new", b"1"))
     upserted(open_in(tmp_path, kind), writer)
     assert model_in(tmp_path, kind) == writer.model
+
+
+def test_the_libraries_read_the_same(kind: Kind, tmp_path: Path) -> None:
+    """By Iceberg's field ids, and from the version before, too."""
+    writer = KeyedWriter(tmp_path / "data")
+    table = open_in(tmp_path, kind)
+    models = []
+    for value in (b"1", b"2"):
+        writer.add((b"a", value), (b"b", None if value == b"2" else value))
+        upserted(table, writer)
+        models.append(sorted((key, *row) for (_, key), row in writer.model.items()))
+    if kind == "delta":
+        import deltalake
+
+        versions = [deltalake.DeltaTable(table.name, version=number).to_pyarrow_table() for number in (1, 2)]
+    else:
+        reread: Any = open_in(tmp_path, kind)
+        ids = [each.snapshot_id for each in reread.handle.metadata.snapshots]
+        versions = [reread.handle.scan(snapshot_id=each).to_arrow() for each in ids]
+    rows = [version.select(["key", "offset", "value"]).to_pylist() for version in versions]
+    assert [sorted(tuple(row.values()) for row in listed) for listed in rows] == models

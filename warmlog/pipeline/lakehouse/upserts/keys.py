@@ -124,6 +124,16 @@ class BatchKeys:
         (count,) = self._database.execute("SELECT count(*) FROM newest WHERE NOT deleted").fetchall()[0]
         return int(count)
 
+    def _bounds(self) -> tuple[Any, Any] | None:
+        """Return the least and the greatest key, if Parquet's statistics order keys of this type as DuckDB does."""
+        import pyarrow as pa
+
+        kinds = pa.types
+        if not (kinds.is_integer(self._key_type) or kinds.is_binary(self._key_type) or kinds.is_string(self._key_type)):
+            return None
+        low, high = self._database.execute("SELECT min(key), max(key) FROM newest").fetchall()[0]
+        return None if low is None else (low, high)
+
     def superseded(self) -> Offsets:
         """Return the offsets of records with a value that another record of the batch replaces."""
         collected = _Collected()
@@ -144,14 +154,15 @@ class BatchKeys:
         def fail(file: DataFile, reason: str) -> None:
             failures.append(UnreadableFileError(file.path, reason))
 
-        for batch in self._run(REPLACED, "rows", rows_of(store, files, topic, self._key_type, fail)):
+        rows = rows_of(store, files, topic, self._key_type, unreadable=fail, bounds=self._bounds())
+        for batch in self._run(REPLACED, "rows", rows):
             elsewhere = batch.column("elsewhere")
-            rows = batch.filter(compute.invert(elsewhere)) if elsewhere.true_count else batch
-            deleted = rows.column("deleted").true_count
+            gone = batch.filter(compute.invert(elsewhere)) if elsewhere.true_count else batch
+            deleted = gone.column("deleted").true_count
             replacement.elsewhere += elsewhere.true_count
             replacement.deleted += deleted
-            replacement.updated += rows.num_rows - deleted
-            collected.add(rows)
+            replacement.updated += gone.num_rows - deleted
+            collected.add(gone)
         if failures:
             raise failures[0]
         replacement.offsets = collected.offsets()
@@ -169,11 +180,14 @@ def rows_of(
     files: Iterable[DataFile],
     topic: str | None,
     key_type: Any,
+    *,
     unreadable: Callable[[DataFile, str], Any],
+    bounds: tuple[Any, Any] | None = None,
 ) -> Any:
     """Return the keys of all rows of files as a RecordBatchReader: number of the file, topic, partition, key, offset.
 
-    `unreadable`: called with each file that cannot be read, and the reason.
+    `unreadable`: called with each file that cannot be read, and the reason. `bounds`: least and greatest of the wanted
+    keys; row groups without any of these are skipped.
     """
     import pyarrow as pa
 
@@ -183,7 +197,7 @@ def rows_of(
     def batches() -> Iterator[Any]:
         for number, file in enumerate(files):
             try:
-                for batch in _batches(store, file, list(kinds)):
+                for batch in _batches(store, file, list(kinds), bounds):
                     columns = {name: batch.column(name) for name in batch.schema.names}
                     columns.setdefault("topic", pa.repeat(pa.scalar(topic, pa.string()), batch.num_rows))
                     arrays = [conformed(_as_normal(columns[name]), kind) for name, kind in kinds.items()]
@@ -195,16 +209,30 @@ def rows_of(
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _batches(store: FileStore, file: DataFile, names: Sequence[str]) -> Iterator[Any]:
+def _batches(store: FileStore, file: DataFile, names: Sequence[str], bounds: tuple[Any, Any] | None) -> Iterator[Any]:
     """Yield record batches of these columns, as far as a file has them. Raises UnreadableFileError."""
     from pyarrow import parquet
 
     try:
         with store.open(file.path) as stream, parquet.ParquetFile(stream) as opened:
             there = [name for name in names if name in opened.schema_arrow.names]
-            yield from opened.iter_batches(BATCH_ROWS, columns=there)
+            count = opened.metadata.num_row_groups
+            groups = [at for at in range(count) if _may_have(opened.metadata.row_group(at), bounds)]
+            yield from opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there)
     except Exception as error:  # a damaged footer causes errors of any kind
         raise UnreadableFileError(file.path, " ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _may_have(group: Any, bounds: tuple[Any, Any] | None) -> bool:
+    """Return whether the statistics of a row group allow a key within the bounds."""
+    if bounds is None:
+        return True
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == "key" and column.statistics is not None and column.statistics.has_min_max:
+            low, high = column.statistics.min, column.statistics.max
+            return type(low) is not type(bounds[0]) or bool(low <= bounds[1] and bounds[0] <= high)
+    return True
 
 
 def _as_normal(array: Any) -> Any:
