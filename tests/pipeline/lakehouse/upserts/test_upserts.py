@@ -1,7 +1,9 @@
 """Tables with one row for each key: the newest record, in each kind of table."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,9 @@ from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import audit_table
 from warmlog.pipeline.lakehouse.job import TableSettings
 from warmlog.pipeline.lakehouse.pace import Targets
+from warmlog.pipeline.lakehouse.stream import TableSink
 from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.source.options import COLUMNS
 
 
 def test_each_key_has_the_row_of_its_newest_record(kind: Kind, tmp_path: Path) -> None:
@@ -165,3 +169,50 @@ def test_the_libraries_read_the_same(kind: Kind, tmp_path: Path) -> None:
         versions = [reread.handle.scan(snapshot_id=each).to_arrow() for each in ids]
     rows = [version.select(["key", "offset", "value"]).to_pylist() for version in versions]
     assert [sorted(tuple(row.values()) for row in listed) for listed in rows] == models
+
+
+def test_a_table_may_begin_at_a_later_offset(kind: Kind, tmp_path: Path) -> None:
+    """Its audit knows of the records from there on."""
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), (b"b", b"2"))
+    upserted(open_in(tmp_path, kind), writer, startingOffsets='{"orders":{"0":2}}')
+    assert model_in(tmp_path, kind) == {(0, b"c"): (2, b"1"), (0, b"b"): (3, b"2")}
+    audit = audit_table(LocalRunner(), options_of(writer), open_in(tmp_path, kind), Reporter("audit"))
+    assert (audit.findings, audit.partitions[0].first_offset, audit.partitions[0].proved.in_log) == ([], 2, 2)
+
+
+def test_files_whose_rows_are_hidden_are_refused(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a deletion vector hides would come back."""
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"))
+    table = open_in(tmp_path, kind)
+    upserted(table, writer)
+    hiding = [replace(file, hides_rows=True) for file in table.files()]
+    monkeypatch.setattr(table, "files", lambda: hiding)
+    writer.add((b"b", b"1"))
+    with pytest.raises(PipelineError, match="were deleted by another program"):
+        upserted(table, writer)
+
+
+def test_a_table_that_only_grows_is_refused(tmp_path: Path) -> None:
+    import deltalake
+
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"))
+    table = open_in(tmp_path, "delta")
+    upserted(table, writer)
+    deltalake.DeltaTable(table.name).alter.set_table_properties({"delta.appendOnly": "true"})
+    writer.add((b"a", b"2"))
+    with pytest.raises(PipelineError, match=r"has delta\.appendOnly, and rows would be replaced"):
+        upserted(table, writer)
+    assert model_in(tmp_path, "delta") == {(0, b"a"): (0, b"1")}
+
+
+def test_a_stream_of_spark_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="a stream of Spark cannot upsert"):
+        TableSink(str(tmp_path / "delta"), upsert=True)
+    writer = KeyedWriter(tmp_path / "data")
+    writer.add((b"a", b"1"))
+    upserted(open_in(tmp_path, "delta"), writer)
+    with pytest.raises(PipelineError, match="has one row for each key, which a stream of Spark cannot continue"):
+        TableSink(str(tmp_path / "delta"))(SimpleNamespace(columns=COLUMNS), 0)

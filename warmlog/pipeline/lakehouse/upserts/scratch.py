@@ -20,8 +20,9 @@ LOCK = "in-use"
 def scratch_directory() -> Iterator[Path]:
     """Yield a new directory, which is deleted afterwards, and delete those of killed processes. Raises OSError."""
     _delete_unused(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, open(Path(name, LOCK), "wb") as lock:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as name, open(Path(name, f"{LOCK}.new"), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(lock.name, Path(name, LOCK))  # locked from the moment when others see it
         yield Path(name)
 
 
