@@ -55,7 +55,7 @@ def test_what_cannot_be_upserted_is_one_line(tmp_path: Path) -> None:
         ("--upsert", "--engine", "spark"): "--upsert runs in this process only: --engine local",
         ("--upsert", "--master", "local[1]"): "--upsert runs in this process only: --engine local",
         ("--upsert", "-o", "columns=partition,offset,key"): "--upsert needs the columns key and value",
-        ("--upsert", "--on-bad-row", "null"): "--on-bad-row null is for keys or values that are decoded",
+        ("--upsert", "--on-bad-row", "null"): "--on-bad-row is for keys or values that are decoded",
     }
     for options, message in refusals.items():
         done = run(*common, *options)

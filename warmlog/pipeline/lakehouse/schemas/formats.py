@@ -147,7 +147,7 @@ def formats_of(
     if on_bad_row not in ON_BAD_ROW:
         raise PipelineError(f"on-bad-row {on_bad_row} is none of {_listed(ON_BAD_ROW)}")
     if on_bad_row != "fail" and set(names) == {"binary"} and not (upsert and on_bad_row == "dead-letter"):
-        raise PipelineError(f"--on-bad-row {on_bad_row} is for keys or values that are decoded: name their format")
+        raise PipelineError("--on-bad-row is for keys or values that are decoded: name their format")
     formats = Formats(
         key=sides["key"],
         value=sides["value"],
