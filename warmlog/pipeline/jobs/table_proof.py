@@ -1,7 +1,8 @@
 """Prove a stretch of a table: compare offsets of a partition with the log and with the receipt of their commit.
 
-1. Rows of the table and records of the log are read in offset order and hashed. If both digests equal the receipt's,
-each record is in the table once and unchanged. Memory is bounded by a row group.
+1. Rows of the table and records of the log are read in offset order and hashed, whatever the order of rows in files. If
+   both digests equal the receipt's, each record is in the table once and unchanged. Memory is bounded by a range of
+   offsets (`arrangement.in_order`).
 2. If they differ, rows and records are compared one by one, `DETAIL_OFFSETS` at a time, and each fault is reported with
    its file.
 3. If retention has since removed the records from the log, the receipt alone decides: it has the digest of the written
@@ -14,6 +15,7 @@ from typing import Any
 
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
+from warmlog.pipeline.lakehouse.arrangement.in_order import by_offset
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Proof, Runs
@@ -122,7 +124,7 @@ def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> l
 
 
 class _Disorder(Exception):  # noqa: N818 - never leaves this module
-    """Rows are not in offset order, or an offset occurs twice."""
+    """An offset occurs twice, or a file lacks columns."""
 
 
 class _Proving:
@@ -188,14 +190,20 @@ class _Proving:
         """Return the digest of the table's rows, or None if they are out of order or lack columns."""
         digest, last = RowDigest(stretch.columns), stretch.first - 1
         try:
-            for _, batch in self._batches(stretch):
-                if not set(stretch.columns) <= set(batch.schema.names):
-                    return None
+            for batch in self._in_order(stretch):
                 last = _check_order(batch, last)
                 digest.add(batch)
         except _Disorder:
             return None
         return digest
+
+    def _in_order(self, stretch: Stretch) -> Iterator[Any]:
+        """Yield the table's rows in the order of offsets. Raises _Disorder if a file lacks columns."""
+        for first, end in self._reader.ranges(self._stretch.files, stretch.selection, self._fail):
+            part = [batch for _, batch in self._batches(replace(stretch, first=first, end=end))]
+            if not all(set(stretch.columns) <= set(batch.schema.names) for batch in part):
+                raise _Disorder
+            yield from by_offset(part)
 
     def _log_digest(self, stretch: Stretch) -> RowDigest:
         digest = RowDigest(stretch.columns)
@@ -206,13 +214,18 @@ class _Proving:
     def _batches(self, stretch: Stretch) -> Iterator[tuple[int, Any]]:
         """Yield record batches, each with the number of its file; report a file that cannot be read."""
         for number, file in enumerate(self._stretch.files):
+            if not file.may_hold(stretch.selection):
+                continue
             try:
                 for batch in self._reader.rows(file, stretch.selection):
                     yield number, batch
             except UnreadableFileError as error:
-                if file.path not in self._damaged:
-                    self._damaged.add(file.path)
-                    self._find(f"cannot be read: {error.reason}", file.path)
+                self._fail(error)
+
+    def _fail(self, error: UnreadableFileError) -> None:
+        if error.path not in self._damaged:
+            self._damaged.add(error.path)
+            self._find(f"cannot be read: {error.reason}", error.path)
 
     def _log_batches(self, stretch: Stretch, *, first: int, end: int) -> Iterator[Any]:
         from pyarrow import compute

@@ -2,15 +2,16 @@
 
 1. If offsets restart (the topic was recreated, or its log truncated), rows of the earlier log come first: files are
 distinguished by the receipts that name them. Files that no receipt names belong to the last log.
-2. Offsets are read in chunks, from all files that may have their rows, and sorted, because files may overlap (an
-archive's files of several hours do). Memory is bounded by a chunk.
+2. Offsets are read in ranges, from all files that may have their rows, and sorted, because files may overlap (those of
+several partitions do), and have another order. Memory is bounded by a range.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.in_order import by_offset
 from warmlog.pipeline.lakehouse.ledger import lives_of
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader
 from warmlog.pipeline.lakehouse.receipts import Receipt
@@ -18,8 +19,6 @@ from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
-
-CHUNK_OFFSETS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +74,8 @@ def read_rows(rows: TableRows, columns: Sequence[str], *, first: int = 0, end: i
     """Yield record batches with these offsets (end excluded). Raises OSError, and pyarrow's errors."""
     reader = TableReader(rows.store)
     for files in rows.lives:
-        for low, high in _chunks(files, first, MAX_INT64 if end is None else end):
-            selection = Selection(key=rows.key, first=low, end=high, columns=tuple(columns))
-            yield from _sorted(reader, [file for file in files if file.may_hold(selection)], selection)
-
-
-def _chunks(files: Sequence[DataFile], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of offsets for which files may have rows."""
-    bounds = sorted(file.bounds["offset"] for file in files)
-    at = first
-    for low, high in bounds:
-        at = max(at, low)
-        while at <= high and at < end:
-            yield at, min(at + CHUNK_OFFSETS, end)
-            at += CHUNK_OFFSETS
-
-
-def _sorted(reader: TableReader, files: Sequence[DataFile], selection: Selection) -> Iterator[Any]:
-    import pyarrow as pa
-
-    batches = [batch for file in files for batch in reader.rows(file, selection)]
-    if batches:
-        table = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="permissive")
-        yield from table.sort_by("offset").combine_chunks().to_batches()
+        whole = Selection(key=rows.key, first=first, end=MAX_INT64 if end is None else end, columns=tuple(columns))
+        for low, high in reader.ranges(files, whole):
+            part = replace(whole, first=low, end=high)
+            there = (file for file in files if file.may_hold(part))
+            yield from by_offset(batch for file in there for batch in reader.rows(file, part))

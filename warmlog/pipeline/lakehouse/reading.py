@@ -2,12 +2,13 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.in_order import GroupSize, ranges
 from warmlog.pipeline.lakehouse.schemas.types import normal
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
@@ -17,11 +18,17 @@ SMALL_BYTES = 8 << 20  # maximum bytes of a cached row group
 CACHE_BYTES = 64 << 20  # maximum bytes of all cached rows
 SIZE_THREADS = 16  # files whose sizes are determined at the same time
 FOOTERS = 16  # maximum number of cached footers
+GROUPS = 4096  # maximum number of files whose row groups are known
 ROW_KEYS = ("topic", "partition", "offset")  # columns that identify a row's record
 
 
 class UnreadableFileError(PipelineError):
     """A file of a table is gone or damaged. The arguments are its path and the reason."""
+
+    @property
+    def path(self) -> str:
+        """The path."""
+        return str(self.args[0])
 
     @property
     def reason(self) -> str:
@@ -46,13 +53,17 @@ class Selection:
 class DataFile:
     """A file of a table. `bounds`: least and greatest values of columns, if known.
 
-    `hides_rows`: whether a deletion vector or a delete file removes some of its rows.
+    `hides_rows`: whether a deletion vector or a delete file removes some of its rows. `partition`: values of the
+    table's partition fields, None if the file has other fields. `constants`: Arrow scalars of columns that have the
+    same value in all rows, and that the file may lack.
     """
 
     path: str
     size: int
     bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     hides_rows: bool = False
+    partition: tuple[Any, ...] | None = ()
+    constants: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -98,6 +109,7 @@ class TableReader:
         self._kept: OrderedDict[tuple[str, int, tuple[str, ...]], Any] = OrderedDict()
         self._kept_bytes = 0
         self._footers: OrderedDict[str, Any] = OrderedDict()
+        self._groups: OrderedDict[str, list[DataFile]] = OrderedDict()
 
     def rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
         """Yield record batches of a file's rows in the selection, in stored order. Raises UnreadableFileError."""
@@ -112,6 +124,61 @@ class TableReader:
                 return
             yield batch
 
+    def ranges(
+        self,
+        files: Sequence[DataFile],
+        selection: Selection,
+        failed: Callable[[UnreadableFileError], Any] | None = None,
+    ) -> Iterator[tuple[int, int]]:
+        """Yield ranges of offsets of a selection (ends excluded) whose rows fit into memory, from all files together.
+
+        `failed`: called with the error of a file that cannot be read, which is left out. Without it, that is raised.
+        """
+        sizes = []
+        for file in files:
+            if file.may_hold(selection):
+                try:
+                    sizes += self._group_sizes(file, selection)
+                except UnreadableFileError as error:
+                    if failed is None:
+                        raise
+                    failed(error)
+        return ranges(sizes)
+
+    def _group_sizes(self, file: DataFile, selection: Selection) -> list[GroupSize]:
+        """Return the sizes of a file's row groups in a selection, as if their rows were spread evenly."""
+        if file.path not in self._groups:
+            self._groups[file.path] = self._read_groups(file)
+            if len(self._groups) > GROUPS:
+                self._groups.popitem(last=False)
+        sizes = []
+        for part in self._groups[file.path]:
+            if part.may_hold(selection):
+                low, high = part.bounds.get("offset", (selection.first, selection.end - 1))
+                first, end = max(low, selection.first), min(high + 1, selection.end)
+                if first >= end:
+                    continue
+                least, most = part.bounds.get("partition", (0, 0))
+                share = (end - first) / (high + 1 - low) / (most - least + 1)
+                sizes.append(GroupSize(first, end, part.size * share))
+        return sizes
+
+    def _read_groups(self, file: DataFile) -> list[DataFile]:
+        """Return the row groups of a file, each with its decoded size and its bounds, or the file's if unknown."""
+        from pyarrow import parquet
+
+        try:
+            with self._store.open(file.path) as stream:
+                metadata = parquet.read_metadata(stream)
+            groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+            return [
+                replace(file, size=group.total_byte_size, bounds=file.bounds | _part(group, file).bounds)
+                for group in groups
+                if group.num_rows
+            ]
+        except Exception as error:  # a damaged footer causes errors of any kind
+            raise UnreadableFileError(file.path, " ".join(str(error).split()) or type(error).__name__) from error
+
     def _rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
         from pyarrow import parquet
 
@@ -124,12 +191,14 @@ class TableReader:
                 self._footers.popitem(last=False)
             there = opened.schema_arrow.names
             for name in ROW_KEYS[1:]:
-                if name not in there:
+                if name not in there and name not in file.constants:
                     raise OSError(f"it has no column {name}")
-            names = tuple(name for name in dict.fromkeys((*selection.columns, *ROW_KEYS)) if name in there)
+            chosen_names = dict.fromkeys((*selection.columns, *ROW_KEYS))
+            names = tuple(name for name in chosen_names if name in there)
+            constants = {name: file.constants[name] for name in chosen_names if name in file.constants.keys() - there}
             for number in _numbers(opened.metadata, file, selection):
                 for batch in self._group(opened, file, number, names):
-                    chosen = _chosen(batch, selection)
+                    chosen = _chosen(_with(batch, constants), selection)
                     if chosen.num_rows:
                         yield chosen
 
@@ -176,6 +245,15 @@ def _as_written(batch: Any) -> Any:
 
     schema = pa.schema([pa.field(field.name, normal(field.type)) for field in batch.schema])
     return batch if batch.schema.equals(schema) else batch.cast(schema)
+
+
+def _with(batch: Any, constants: Mapping[str, Any]) -> Any:
+    """Return a batch with columns that have the same value in all rows."""
+    import pyarrow as pa
+
+    for name, value in constants.items():
+        batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+    return batch
 
 
 def _chosen(batch: Any, selection: Selection) -> Any:
