@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 import duckdb
 
 from tests.pipeline.conftest import DirectoryWriter
+from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted
 from warmlog.pipeline.lakehouse.delta import DeltaTable
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
@@ -34,12 +35,12 @@ def arguments_of(directory: Path, kind: Kind) -> list[str]:
     return ["db.orders", "--catalog", where["catalog"], "--warehouse", where["warehouse"]]
 
 
-def open_in(directory: Path, kind: Kind, columns: Sequence[str] = COLUMNS) -> AnyTable:
+def open_in(directory: Path, kind: Kind, columns: Sequence[str] = COLUMNS, wanted: Wanted = NOTHING_WANTED) -> AnyTable:
     """Each call gives a table object of its own, as each process has."""
     if kind == "delta":
-        table = open_table(str(directory / "delta"), columns)
+        table = open_table(str(directory / "delta"), columns, wanted=wanted)
     else:
-        table = open_table("db.orders", columns, **catalog_of(directory))
+        table = open_table("db.orders", columns, wanted=wanted, **catalog_of(directory))
     table.create()
     table.refresh()
     return table

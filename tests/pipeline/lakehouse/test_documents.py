@@ -21,6 +21,8 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     assert "committed 3,000 records of 3,000 offsets" in printed["delta"]
     assert printed["query"] == "3000\n"
     assert "committed 3,000 records of 3,000 offsets" in printed["iceberg"]
+    assert "committed 3,000 records of 3,000 offsets" in printed["partitions"]
+    assert sorted(printed["partitions"].splitlines()[-2:]) == ["0 1000", "1 2000"]
     text = (ROOT / "docs/lakehouse.md").read_text()
     shown = text.split("```text\n")[1].split("```")[0]
     assert printed["audit"].startswith(shown)

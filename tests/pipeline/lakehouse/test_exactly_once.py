@@ -10,6 +10,7 @@ import pytest
 from tests.pipeline.conftest import DirectoryWriter
 from tests.pipeline.lakehouse.tables import AnyTable, Kind, copied, files_of, offsets_in, open_in, options_of
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
@@ -66,6 +67,16 @@ class Watched:
 
     def full_schema(self) -> Any:
         return self._table.full_schema()
+
+    @property
+    def is_arranged(self) -> bool:
+        return self._table.is_arranged
+
+    def create(self, schema: Any = None) -> None:
+        self._table.create(schema)
+
+    def arrangement(self) -> Arrangement:
+        return self._table.arrangement()
 
     def fields(self) -> list[Any]:
         return self._table.fields()

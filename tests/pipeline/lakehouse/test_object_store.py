@@ -24,6 +24,7 @@ from warmlog.cli.pipeline.audit import audit as audit_command
 from warmlog.cli.pipeline.table import table as table_command
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import AuditState, TableAudit, audit_table
+from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted, wanted_of
 from warmlog.pipeline.lakehouse.maintenance.job import MaintenanceJob
 from warmlog.pipeline.lakehouse.table import OutcomeUnknownError
 from warmlog.pipeline.lakehouse.target import open_table
@@ -65,9 +66,9 @@ class Bucket:
         catalog = f"sqlite:///{self._directory}/catalog.db"
         return "db.orders", {"catalog": catalog, "warehouse": f"s3://{self.name}/warehouse"}
 
-    def open(self, kind: Kind) -> AnyTable:
+    def open(self, kind: Kind, wanted: Wanted = NOTHING_WANTED) -> AnyTable:
         target, where = self.target(kind)
-        table = open_table(target, COLUMNS, storage=self.storage(kind), **where)
+        table = open_table(target, COLUMNS, storage=self.storage(kind), wanted=wanted, **where)
         table.create()
         table.refresh()
         return table
@@ -139,6 +140,19 @@ def test_a_topic_becomes_a_table_that_its_audit_proves(writer: DirectoryWriter, 
     (finding,) = audited(bucket, kind, options_of(writer)).findings
     gone = rows["offset"][0].as_py()
     assert (finding.what, finding.path) == (f"offset {gone} is in the log, but not in the table", file.path)
+
+
+def test_a_partitioned_and_sorted_table_is_written_merged_and_proved(
+    writer: DirectoryWriter, kind: Kind, bucket: Bucket
+) -> None:
+    wanted = wanted_of(["partition, day(timestamp)"], ["value,key"])
+    assert len(copied(bucket.open(kind, wanted), options_of(writer, maxOffsetsPerTrigger=20))) == 5
+    assert len(bucket.open(kind).files()) == 10
+    MaintenanceJob(upkeep_of(bucket.open(kind)), pause=lambda _: None).run()
+    assert len(bucket.open(kind).files()) == 2
+    assert bucket.rows(kind) == BOTH
+    result = audited(bucket, kind, options_of(writer))
+    assert (sum(each.proved.in_log for each in result.partitions), result.findings) == (90, [])
 
 
 def test_two_writers_at_once_add_each_offset_once(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:

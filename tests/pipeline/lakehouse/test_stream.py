@@ -88,13 +88,9 @@ def test_another_writer_in_between_adds_no_row_twice(
 ) -> None:
     step = once("before commit", lambda: copied(open_in(tmp_path, kind), options_of(writer, maxOffsetsPerTrigger=50)))
 
-    class Opened(Watched):
-        def create(self) -> None:
-            pass
-
     def opened(*_: Any, **__: Any) -> Any:
         table: AnyTable = open_in(tmp_path, kind)
-        return Opened(table, step)
+        return Watched(table, step)
 
     monkeypatch.setattr(stream, "open_table", opened)
     # The table's files are not written through a watched store: tasks get a copy of it.

@@ -191,16 +191,6 @@ def test_a_delta_table_with_rules_that_are_not_kept_is_refused(tmp_path: Path) -
         open_in(tmp_path, "delta")
 
 
-def test_a_partitioned_table_is_refused(tmp_path: Path) -> None:
-    import deltalake
-
-    from warmlog.pipeline.source.arrow import arrow_schema
-
-    deltalake.DeltaTable.create(str(tmp_path / "delta"), schema=arrow_schema(COLUMNS), partition_by=["partition"])
-    with pytest.raises(PipelineError, match="is partitioned by partition, which is not supported"):
-        open_in(tmp_path, "delta")
-
-
 @pytest.mark.parametrize("columns", ["key,value", "partition,value", "offset"])
 def test_columns_without_which_no_row_can_be_accounted_for_are_needed(
     writer: DirectoryWriter, kind: Kind, tmp_path: Path, columns: str

@@ -116,6 +116,14 @@ def _metrics_served(job: "TableJob", address: tuple[str, int] | None) -> Iterato
     help="Target size of a file in MiB.",
 )
 @click.option(
+    "--partition-by",
+    metavar="TERM,...",
+    multiple=True,
+    help="Partition a new table by columns, or year, month, day or hour(COLUMN); Iceberg also by bucket(N, COLUMN) and"
+    " truncate(N, COLUMN).",
+)
+@click.option("--sort-by", metavar="COLUMN,...", multiple=True, help="Sort the rows of each file of a new table.")
+@click.option(
     "--metrics",
     metavar="[H:]P",
     type=metrics_address,
@@ -136,6 +144,8 @@ def table(
     commit_mib: int,
     commit_time: float,
     file_mib: int,
+    partition_by: tuple[str, ...],
+    sort_by: tuple[str, ...],
     metrics: tuple[str, int] | None,
     compression: str,
     upsert: bool,
@@ -154,6 +164,7 @@ def table(
     job = JobOptions(**{name: given.pop(name) for name in JOB_NAMES})
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
         from warmlog.pipeline.errors import PipelineError
+        from warmlog.pipeline.lakehouse.arrangement.spec import wanted_of
         from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
         from warmlog.pipeline.lakehouse.pace import Targets
         from warmlog.pipeline.lakehouse.schemas.formats import formats_of
@@ -172,7 +183,7 @@ def table(
             targets=targets, file_bytes=file_mib * MEBIBYTE, compression=compression, formats=formats
         )
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
-        opened = where.open(Layout(formats, options.columns).plain)
+        opened = where.open(Layout(formats, options.columns).plain, wanted_of(partition_by, sort_by))
         if upsert:
             check_libraries("duckdb", extra="lakehouse")
             from warmlog.pipeline.lakehouse.upserts.job import UpsertJob
@@ -181,7 +192,7 @@ def table(
                 raise PipelineError("--upsert runs in this process only: --engine local")
             job = replace(job, engine="local")
         copying = (UpsertJob if upsert else TableJob)(options, opened, settings)
-        opened.create()
+        copying.create_table()
         with (
             warnings_shown(),
             _metrics_served(copying, metrics),

@@ -10,6 +10,7 @@ import click
 from warmlog.cli.options import assignment
 
 if TYPE_CHECKING:
+    from warmlog.pipeline.lakehouse.arrangement.spec import Wanted
     from warmlog.pipeline.lakehouse.delta import DeltaTable
     from warmlog.pipeline.lakehouse.iceberg import IcebergTable
 
@@ -31,12 +32,22 @@ class TableTarget:
         directory = Path(self.target)
         return self.catalog is None and not (directory / "_delta_log").exists() and any(directory.glob("batch=*"))
 
-    def open(self, columns: Sequence[str]) -> "DeltaTable | IcebergTable":
-        """Return the table without reading it. `columns`: the columns to write. Raises PipelineError."""
+    def open(self, columns: Sequence[str], wanted: "Wanted | None" = None) -> "DeltaTable | IcebergTable":
+        """Return the table without reading it. `columns`: the columns to write. `wanted`: the arrangement of a new one.
+
+        Raises PipelineError.
+        """
+        from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED
         from warmlog.pipeline.lakehouse.target import open_table
 
-        storage = dict(self.storage)
-        return open_table(self.target, columns, catalog=self.catalog, warehouse=self.warehouse, storage=storage)
+        return open_table(
+            self.target,
+            columns,
+            catalog=self.catalog,
+            warehouse=self.warehouse,
+            storage=dict(self.storage),
+            wanted=wanted or NOTHING_WANTED,
+        )
 
 
 def table_options(command: Command) -> Command:

@@ -227,7 +227,8 @@ def _comparable(table: Table, options: ReadOptions) -> tuple[tuple[str, ...], li
         for name, kind in kinds.items()
         if name in TYPES and (types.is_nested(kind) == types.is_nested(TYPES[name])) and not types.is_decimal(kind)
     }
-    return tuple(name for name in options.columns if name in same), sorted(kinds.keys() - same)
+    made = {each.name for each in table.arrangement().partition if each.name != each.term.column}  # Delta's terms
+    return tuple(name for name in options.columns if name in same), sorted(kinds.keys() - same - made)
 
 
 def _find_columns(partitions: Sequence[PartitionProof], columns: Sequence[str], path: str) -> None:

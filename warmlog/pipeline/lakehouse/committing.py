@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError, Table
@@ -42,7 +43,7 @@ class Committer:
         columns, or if files are replaced, has added or removed any.
         """
         before = self._table.positions(receipt.spans)
-        schema = self._table.schema()
+        schema, arrangement = self._table.schema(), self._table.arrangement()
         for pause_s in PAUSES_S:
             try:
                 self._table.commit(receipt, files, () if replaced is None else replaced.files)
@@ -61,16 +62,23 @@ class Committer:
                 _log.warning("another job has written the same offsets to %s; continuing after it", self._table.name)
                 self.discard(files)
                 return False
-            if not self._table.schema().equals(schema, check_metadata=True):
-                _log.warning("the columns of %s were changed meanwhile; writing the files again", self._table.name)
-                self.discard(files)
-                return False
-            if replaced is not None and replaced.chosen_from != frozenset(file.path for file in self._table.files()):
-                _log.warning("files of %s were changed meanwhile; writing the batch again", self._table.name)
+            changed = self._changed(schema, arrangement, replaced)
+            if changed is not None:
+                _log.warning("the %s of %s were changed meanwhile; writing again", changed, self._table.name)
                 self.discard(files)
                 return False
             _log.info("%s; retrying", failure)
         raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure
+
+    def _changed(self, schema: Any, arrangement: Arrangement, replaced: Replaced | None) -> str | None:
+        """Name what files depend on and another program has changed, or return None."""
+        if not self._table.schema().equals(schema, check_metadata=True):
+            return "columns"
+        if self._table.arrangement() != arrangement:
+            return "partitions or order"
+        if replaced is not None and replaced.chosen_from != frozenset(file.path for file in self._table.files()):
+            return "files"
+        return None
 
     def _is_committed(self, receipt: Receipt) -> bool:
         """Read the newest version, and return whether it contains the receipt. Raises UnavailableError."""

@@ -21,8 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.lakehouse.arrangement.delta import arrangement_of, creation, plain_value
+from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
 from warmlog.pipeline.lakehouse.delta_actions import (
     NO_EPOCH,
     add_action,
@@ -87,11 +90,15 @@ class DeltaFiles:
 class DeltaTable:
     """A Delta table in a directory or an object store.
 
-    `columns`: the columns to write. `storage`: options of the object store, named as in deltalake.
+    `columns`: the columns to write. `storage`: options of the object store, named as in deltalake. `wanted`: the
+    arrangement of a new table.
     """
 
-    def __init__(self, uri: str, columns: Sequence[str], storage: Mapping[str, str]) -> None:
+    def __init__(
+        self, uri: str, columns: Sequence[str], storage: Mapping[str, str], wanted: Wanted = NOTHING_WANTED
+    ) -> None:
         self._uri = uri
+        self._wanted = wanted
         self._columns = tuple(columns)
         self._storage = dict(storage)
         self._table: Any = None
@@ -126,17 +133,21 @@ class DeltaTable:
         with delta_errors(self._uri):
             return self._table.transaction_version(UPSERTED) is not None
 
-    def create(self) -> None:
-        """Create the table unless it exists. Raises PipelineError."""
+    @property
+    def is_arranged(self) -> bool:
+        """Whether partitions or an order of rows were chosen for a new table."""
+        return self._wanted != NOTHING_WANTED
+
+    def create(self, schema: Any = None) -> None:
+        """Create the table unless it exists. `schema`: its columns, by default those to write. Raises PipelineError."""
         import deltalake
 
         from warmlog.pipeline.source.arrow import arrow_schema
 
         with delta_errors(self._uri):
             if not deltalake.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
-                deltalake.DeltaTable.create(
-                    self._uri, schema=arrow_schema(self._columns), mode="ignore", storage_options=self._storage
-                )
+                made = creation(self._uri, arrow_schema(self._columns) if schema is None else schema, self._wanted)
+                deltalake.DeltaTable.create(self._uri, mode="ignore", storage_options=self._storage, **made)
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises PipelineError."""
@@ -161,9 +172,6 @@ class DeltaTable:
     def _check(self) -> None:
         """Raise PipelineError for a table to which rows cannot be appended by only adding files."""
         settings = self._table.metadata().configuration
-        partitioned = self._table.metadata().partition_columns
-        if partitioned:
-            raise PipelineError(f"{self._uri} is partitioned by {', '.join(partitioned)}, which is not supported")
         for name, value in settings.items():
             mapped = name == "delta.columnMapping.mode" and value != "none"
             if mapped or name.startswith("delta.constraints.") or name == TRANSACTION_RETENTION:
@@ -174,6 +182,8 @@ class DeltaTable:
         for name in self._columns:
             check_column(self._uri, name, types.get(name))
         self._check_nulls(self._columns)
+        actual = self.arrangement()
+        self._wanted.check(self._uri, [field.term for field in actual.partition], actual.sort)
 
     def _check_nulls(self, written: Sequence[str]) -> None:
         for field in self._table.schema().fields:
@@ -233,6 +243,14 @@ class DeltaTable:
         import pyarrow as pa
 
         return pa.schema(self.fields())
+
+    def arrangement(self) -> Arrangement:
+        """Return how rows of the planned columns are arranged. Raises PipelineError for partitions it cannot write."""
+        fields = {
+            field.name: (normal(_arrow_field(field).type), field.metadata) for field in self._table.schema().fields
+        }
+        written = self._columns if self._planned is None else self._planned.names
+        return arrangement_of(self._uri, fields, self._table.metadata(), written)
 
     def fields(self) -> list[Any]:
         """Return the columns of the version that was read last, with types as files are written."""
@@ -296,7 +314,9 @@ class DeltaTable:
         transactions = transactions_of(receipt, self._known)
         if receipt.upsert and not self.is_upserted:
             transactions.append(Transaction(UPSERTED, 1))
-        actions = [*(remove_action(file, self._uri) for file in removed), *map(add_action, files)]
+        arrangement = self.arrangement()
+        gone = [remove_action(file, self._uri, arrangement) for file in removed]
+        actions = [*gone, *(add_action(file, arrangement) for file in files)]
         self.write(actions, {KEY: receipt.text()}, transactions)
 
     def write(self, actions: Sequence[Any], metadata: Mapping[str, str], transactions: Sequence[Any] = ()) -> None:
@@ -334,18 +354,27 @@ class DeltaTable:
         hidden = {path.rpartition("/")[2] for path in hiding.column("filepath").to_pylist()}
         wanted = ["path", "size_bytes", *(f"{end}.{name}" for name in ROW_KEYS for end in ("min", "max"))]
         rows = listed.select([name for name in wanted if name in listed.column_names]).to_pylist()
+        names = self._table.metadata().partition_columns
+        partitions = [listed.column(f"partition.{name}") if listed.num_rows else () for name in names]
         return [
             DataFile(
-                path=row["path"] if "://" in row["path"] else f"{self._uri.rstrip('/')}/{row['path']}",
+                path=row["path"] if "://" in row["path"] else f"{self._uri.rstrip('/')}/{unquote(row['path'])}",
                 size=row["size_bytes"],
                 bounds={
                     name: (row[f"min.{name}"], row[f"max.{name}"])
                     for name in ROW_KEYS
                     if row.get(f"min.{name}") is not None and row.get(f"max.{name}") is not None
+                }
+                | {
+                    name: (values[number].as_py(), values[number].as_py())
+                    for name, values in zip(names, partitions, strict=True)
+                    if name in ROW_KEYS and values[number].is_valid
                 },
                 hides_rows=row["path"].rpartition("/")[2] in hidden,
+                partition=tuple(plain_value(values[number].as_py()) for values in partitions),
+                constants={name: values[number] for name, values in zip(names, partitions, strict=True)},
             )
-            for row in rows
+            for number, row in enumerate(rows)
         ]
 
     def commits(self) -> Iterator[Committed]:

@@ -2,10 +2,12 @@
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from warmlog.pipeline.lakehouse.arrangement.delta import partition_values
+from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN, Arrangement
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.writing import NewFile
@@ -33,21 +35,21 @@ def transactions_of(receipt: Receipt, known: Mapping[TopicPartition, Position | 
     return transactions
 
 
-def add_action(file: NewFile, *, data_change: bool = True) -> Any:
+def add_action(file: NewFile, arrangement: Arrangement = PLAIN, *, data_change: bool = True) -> Any:
     """Return the action that adds a file. `data_change`: whether its rows are new."""
     from deltalake.transaction import AddAction
 
     return AddAction(
         path=file.name,
         size=file.size,
-        partition_values={},
+        partition_values=partition_values(arrangement, file.partition),
         modification_time=now_ms(),
         data_change=data_change,
-        stats=json.dumps(stats_of(file)),
+        stats=json.dumps(stats_of(file, [field.name for field in arrangement.partition])),
     )
 
 
-def remove_action(file: DataFile, uri: str, *, data_change: bool = True) -> Any:
+def remove_action(file: DataFile, uri: str, arrangement: Arrangement = PLAIN, *, data_change: bool = True) -> Any:
     """Return the action that removes a file of the table at `uri`. `data_change`: whether its rows change."""
     from deltalake.transaction import RemoveAction
 
@@ -56,7 +58,7 @@ def remove_action(file: DataFile, uri: str, *, data_change: bool = True) -> Any:
         data_change=data_change,
         deletion_timestamp=now_ms(),
         size=file.size,
-        partition_values={},
+        partition_values=partition_values(arrangement, file.partition or ()),
     )
 
 
@@ -84,11 +86,12 @@ def topic_id_of(high: int, low: int) -> str:
     return urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def stats_of(file: NewFile) -> dict[str, Any]:
-    """Return the statistics of a file as Delta writes them."""
+def stats_of(file: NewFile, partition: Collection[str] = ()) -> dict[str, Any]:
+    """Return the statistics of a file as Delta writes them: without the columns by which files are partitioned."""
     bounds = {
         name: low_high if name != "timestamp" else (_time(low_high[0], 0), _time(low_high[1], 999))
         for name, low_high in file.bounds.items()
+        if name not in partition
     }
     known = {name: (low, high) for name, (low, high) in bounds.items() if low is not None and high is not None}
     return {

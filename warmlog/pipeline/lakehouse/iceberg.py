@@ -21,7 +21,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError, UnavailableError
-from warmlog.pipeline.lakehouse.iceberg_files import data_files_of
+from warmlog.pipeline.lakehouse.arrangement.iceberg import arrangement_of, create_table
+from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
+from warmlog.pipeline.lakehouse.iceberg_files import bounds_of, data_files_of, partition_of, with_ids
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
@@ -67,10 +69,14 @@ class IcebergFiles:
 
 
 class IcebergTable:
-    """A table of a catalog. `columns`: the columns to write. `identifier`: such as `db.orders`."""
+    """A table of a catalog. `columns`: the columns to write. `identifier`: such as `db.orders`.
 
-    def __init__(self, catalog: Any, identifier: str, columns: Sequence[str]) -> None:
+    `wanted`: the arrangement of a new table.
+    """
+
+    def __init__(self, catalog: Any, identifier: str, columns: Sequence[str], wanted: Wanted = NOTHING_WANTED) -> None:
         self._catalog = catalog
+        self._wanted = wanted
         self._identifier = identifier
         self._columns = tuple(columns)
         self._table: Any = None
@@ -98,8 +104,16 @@ class IcebergTable:
         """Whether the version that was read last has one row for each key."""
         return UPSERTED in self._table.metadata.properties
 
-    def create(self) -> None:
-        """Create the table and its namespace unless they exist. Raises PipelineError."""
+    @property
+    def is_arranged(self) -> bool:
+        """Whether partitions or an order of rows were chosen for a new table."""
+        return self._wanted != NOTHING_WANTED
+
+    def create(self, schema: Any = None) -> None:
+        """Create the table and its namespace unless they exist. `schema`: its columns, by default those to write.
+
+        Raises PipelineError.
+        """
         from warmlog.pipeline.source.arrow import arrow_schema
 
         namespace, dot, _ = self._identifier.rpartition(".")
@@ -108,7 +122,8 @@ class IcebergTable:
         with self._errors():
             if not self._catalog.table_exists(self._identifier):
                 self._catalog.create_namespace_if_not_exists(namespace)
-                self._catalog.create_table_if_not_exists(self._identifier, schema=arrow_schema(self._columns))
+                schema = arrow_schema(self._columns) if schema is None else schema
+                create_table(self._catalog, self._identifier, schema, self._wanted)
 
     def exists(self) -> bool:
         """Whether there is a table. Raises PipelineError."""
@@ -128,14 +143,14 @@ class IcebergTable:
 
     def _check(self) -> None:
         """Raise PipelineError for a table to which rows cannot be appended by only adding files."""
-        if not self._table.spec().is_unpartitioned():
-            raise PipelineError(f"{self._identifier} is partitioned, which is not supported")
         if not self._columns:
             return
         types = {field.name: _arrow_field(field).type for field in self._table.schema().fields}
         for name in self._columns:
             check_column(self._identifier, name, types.get(name))
         self._check_nulls(self._columns)
+        actual = self.arrangement()
+        self._wanted.check(self._identifier, [field.term for field in actual.partition], actual.sort)
 
     def _check_nulls(self, written: Sequence[str]) -> None:
         for field in self._table.schema().fields:
@@ -250,6 +265,10 @@ class IcebergTable:
                 update.union_by_name(pa.schema(missing))
         return transaction.table_metadata.schema()
 
+    def arrangement(self) -> Arrangement:
+        """Return how rows are arranged. Raises PipelineError for partitions that cannot be written."""
+        return arrangement_of(self._identifier, self._table.metadata, {each.name: each.type for each in self.fields()})
+
     def fields(self) -> list[Any]:
         """Return the columns of the version that was read last, with types as files are written."""
         import pyarrow as pa
@@ -284,7 +303,7 @@ class IcebergTable:
         if receipt.upsert:
             properties[UPSERTED] = "true"
         try:
-            self._change([file.name for file in files], {file.path for file in removed}, receipt, properties)
+            self._change(files, {file.path for file in removed}, receipt, properties)
         except CommitFailedException as error:
             raise ConflictError(f"{self._identifier}: {error}") from error
         except PipelineError as error:
@@ -292,11 +311,13 @@ class IcebergTable:
         except Exception as error:
             raise OutcomeUnknownError(f"{self._identifier}: {error}") from error
 
-    def _change(self, names: Sequence[str], gone: set[str], receipt: Receipt, properties: Mapping[str, str]) -> None:
+    def _change(
+        self, added: Sequence[NewFile], gone: set[str], receipt: Receipt, properties: Mapping[str, str]
+    ) -> None:
         with self._table.transaction() as transaction:
             self._with_columns(transaction)
             transaction.set_properties(dict(properties))
-            files = list(data_files_of(self._table, transaction.table_metadata, names))
+            files = list(data_files_of(self._table, transaction.table_metadata, added))
             update = transaction.update_snapshot(snapshot_properties={KEY: receipt.text()})
             with update.overwrite() if gone else update.fast_append() as snapshot:
                 for task in self._table.scan().plan_files() if gone else ():
@@ -322,10 +343,9 @@ class IcebergTable:
                 DataFile(
                     path=task.file.file_path,
                     size=task.file.file_size_in_bytes,
-                    bounds={
-                        name: _bounds(task.file, field) for name, field in fields.items() if _known(task.file, field)
-                    },
+                    bounds=bounds_of(task.file, fields),
                     hides_rows=bool(task.delete_files),
+                    **partition_of(self._table.metadata, task.file),
                 )
                 for task in self._table.scan().plan_files()
             ]
@@ -373,22 +393,6 @@ def open_catalog(catalog: str, warehouse: str | None, properties: Mapping[str, s
         raise PipelineError(f"catalog {catalog}: {error}") from error
 
 
-def with_ids(field: Any, iceberg_field: Any) -> Any:
-    """Return an Arrow field and its nested fields with the ids of an Iceberg field, and as required as that."""
-    import pyarrow as pa
-
-    kind, inner = field.type, iceberg_field.field_type
-    if pa.types.is_list(kind):
-        kind = pa.list_(with_ids(kind.value_field, inner.element_field))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(with_ids(kind.key_field, inner.key_field), with_ids(kind.item_field, inner.value_field))
-    elif pa.types.is_struct(kind):
-        ids = {each.name: each for each in inner.fields}
-        kind = pa.struct([with_ids(each, ids[each.name]) for each in kind])
-    nullable = field.nullable and not iceberg_field.required
-    return pa.field(field.name, kind, nullable, metadata={"PARQUET:field_id": str(iceberg_field.field_id)})
-
-
 def _arrow_field(iceberg_field: Any) -> Any:
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -408,17 +412,6 @@ def is_first(snapshot: Any) -> bool:
     summary = snapshot.summary.additional_properties
     appended = "total-records" not in summary or summary["total-records"] == summary.get("added-records", "0")
     return bool(appended and snapshot.summary.operation.value == "append")
-
-
-def _known(file: Any, field: Any) -> bool:
-    return field.field_id in (file.lower_bounds or {}) and field.field_id in (file.upper_bounds or {})
-
-
-def _bounds(file: Any, field: Any) -> tuple[Any, Any]:
-    from pyiceberg.conversions import from_bytes
-
-    low, high = file.lower_bounds[field.field_id], file.upper_bounds[field.field_id]
-    return from_bytes(field.field_type, low), from_bytes(field.field_type, high)
 
 
 def _names(commit: Committed, topic: str) -> bool:

@@ -21,6 +21,7 @@ from warmlog.pipeline.copying.metrics import CopyMetrics
 from warmlog.pipeline.copying.progress import Progress
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import Reporter, added
+from warmlog.pipeline.lakehouse.arrangement.sorting import LIMITS, SortLimits, check_partitions
 from warmlog.pipeline.lakehouse.committing import Committer, Replaced
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, new_id
@@ -50,12 +51,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """Options for writing a table. `file_bytes`: target size of files."""
+    """Options for writing a table. `file_bytes`: target size of files. `limits`: of sorts."""
 
     targets: Targets = field(default_factory=Targets)
     file_bytes: int = DEFAULT_FILE_BYTES
     compression: str = "zstd"
     formats: Formats = BINARY
+    limits: SortLimits = LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,10 @@ class TableJob:
         self.metrics = CopyMetrics()
         self.reporter = Reporter("table")
         self.commits = 0
+
+    def create_table(self) -> None:
+        """Create the table unless it exists, with all columns that are known already. Raises PipelineError."""
+        self._table.create(self._schemas.known_schema(self._table) if self._table.is_arranged else None)
 
     def pending_bytes(self) -> int:
         """Return the approximate size of the records to copy. Raises PipelineError, InspectError, OSError."""
@@ -208,9 +214,19 @@ class TableJob:
             schema=self._table.schema(),
             compression=self._settings.compression,
             file_bytes=self._settings.file_bytes,
+            arrangement=self._table.arrangement(),
+            limits=self._settings.limits,
         )
         groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
-        return run(groups, writer(rules, rules_of(self._options)), size_of_group)
+        written = run(groups, writer(rules, rules_of(self._options)), size_of_group)
+        try:
+            check_partitions(
+                len({file.partition for part in written for file in part.files}), rules.arrangement, rules.limits
+            )
+        except PipelineError:
+            self._committer.discard([file for part in written for file in part.files])
+            raise
+        return written
 
     def _receipt(self, plan: Plan, written: Sequence[WrittenGroup], decode: DecodeRules) -> Receipt:
         """Return the receipt of a batch: partitions with new offsets, and partitions whose log was replaced."""

@@ -170,6 +170,7 @@ class TableReader:
         try:
             with self._store.open(file.path) as stream:
                 metadata = parquet.read_metadata(stream)
+            self._keep(file, metadata)
             groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
             return [
                 replace(file, size=group.total_byte_size, bounds=file.bounds | _part(group, file).bounds)
@@ -186,9 +187,7 @@ class TableReader:
         if metadata is not None and not _numbers(metadata, file, selection):
             return
         with self._store.open(file.path) as stream, parquet.ParquetFile(stream, metadata=metadata) as opened:
-            self._footers[file.path] = opened.metadata
-            if len(self._footers) > FOOTERS:
-                self._footers.popitem(last=False)
+            self._keep(file, opened.metadata)
             there = opened.schema_arrow.names
             for name in ROW_KEYS[1:]:
                 if name not in there and name not in file.constants:
@@ -201,6 +200,11 @@ class TableReader:
                     chosen = _chosen(_with(batch, constants), selection)
                     if chosen.num_rows:
                         yield chosen
+
+    def _keep(self, file: DataFile, metadata: Any) -> None:
+        self._footers[file.path] = metadata
+        if len(self._footers) > FOOTERS:
+            self._footers.popitem(last=False)
 
     def _group(self, opened: Any, file: DataFile, number: int, names: tuple[str, ...]) -> Iterator[Any]:
         if opened.metadata.row_group(number).total_byte_size > SMALL_BYTES:

@@ -12,14 +12,18 @@
 
 import json
 import logging
+import pickle
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from warmlog.pipeline.brokers import BROKERS_TABLE, parse_brokers
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.sorting import check_partitions
+from warmlog.pipeline.lakehouse.arrangement.spec import wanted_of
 from warmlog.pipeline.lakehouse.committing import Committer
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Runs, Span, all_runs, new_id, runs_of
@@ -43,10 +47,11 @@ Proofs = dict[TopicPartition, list[Proof]]
 class TableSink:
     """Appends micro-batches to a Delta table, or with a catalog to an Iceberg table, each row exactly once.
 
-    `target`, `catalog`, `warehouse` and `storage` are as for `warmlog pipeline table`; so are `formats`, with the names
-    of the arguments of `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`. `brokers`: options of the
-    source for the brokers of dead letters, such as `{"bootstrap": "127.0.0.1:9091"}`. Frames must have the columns
-    topic, partition and offset, and only columns of the data source. Raises PipelineError; when called, also OSError.
+    `target`, `catalog`, `warehouse`, `storage`, `partition_by` and `sort_by` are as for `warmlog pipeline table`; so
+    are `formats`, with the names of the arguments of `formats_of`: `value_format="avro"`, `value_schema="order.avsc"`.
+    `brokers`: options of the source for the brokers of dead letters, such as `{"bootstrap": "127.0.0.1:9091"}`. Frames
+    must have the columns topic, partition and offset, and only columns of the data source. Raises PipelineError; when
+    called, also OSError.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class TableSink:
         catalog: str | None = None,
         warehouse: str | None = None,
         storage: Mapping[str, str] | None = None,
+        partition_by: Iterable[str] = (),
+        sort_by: Iterable[str] = (),
         compression: str = "zstd",
         file_bytes: int = DEFAULT_FILE_BYTES,
         brokers: Mapping[str, str] | None = None,
@@ -63,6 +70,7 @@ class TableSink:
     ) -> None:
         self._target = target
         self._where: dict[str, Any] = {"catalog": catalog, "warehouse": warehouse, "storage": storage}
+        self._wanted = wanted_of(partition_by, sort_by)
         self._compression = compression
         self._file_bytes = file_bytes
         given = parse_brokers(OptionTexts(brokers or {}, BROKERS_TABLE, "of brokers"))
@@ -80,8 +88,8 @@ class TableSink:
         columns = tuple(name for name in COLUMNS if name in frame.columns)
         check_columns(columns, topics=2)
         schemas = SchemaCatalog(self._formats, columns)
-        table = open_table(self._target, schemas.layout.plain, **self._where)
-        table.create()
+        table = open_table(self._target, schemas.layout.plain, wanted=self._wanted, **self._where)
+        table.create(schemas.known_schema(table) if table.is_arranged else None)
         committer = Committer(table)
         known: dict[TopicPartition, Position] = {}
         while True:
@@ -96,9 +104,15 @@ class TableSink:
                 schema=table.schema(),
                 compression=self._compression,
                 file_bytes=self._file_bytes,
+                arrangement=table.arrangement(),
             )
             offsets = {key: at.offset for key, at in known.items()}
             proofs, files, lacking, dead = _written(frame.select(*columns), rules, offsets)
+            try:
+                check_partitions(len({file.partition for file in files}), rules.arrangement)
+            except PipelineError:
+                committer.discard(files)
+                raise
             if lacking:
                 committer.discard(files)
                 schemas.learn(lacking)
@@ -148,7 +162,7 @@ def _written(
     dead: list[tuple[TopicPartition, Runs]] = []
     for row in results:
         form = json.loads(row["result"])
-        files += [NewFile(**file) for file in form["files"]]
+        files += pickle.loads(b64decode(form["files"]))  # noqa: S301 - from this job's tasks, as all that Spark returns
         unknown |= set(map(tuple, form["unknown"]))
         dead += [((topic, partition), tuple(map(tuple, runs))) for (topic, partition), runs in form["dead"]]
         for topic, partition, *proof in form["proofs"]:
@@ -182,7 +196,7 @@ def _write(rules: WriteRules, known: Mapping[TopicPartition, int], batches: Iter
                     files.write(decoded)
         files.finish()
     form = {
-        "files": [asdict(file) for file in files.complete],
+        "files": b64encode(pickle.dumps(files.complete)).decode(),  # partitions have values of any type
         "unknown": [schema for writer in writers.values() for schema in writer.decoder.unknown],
         "dead": [(key, runs_of(writer.decoder.dead)) for key, writer in writers.items()],
         "proofs": [

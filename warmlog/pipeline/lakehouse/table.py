@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.writing import FileStore, NewFile
@@ -49,6 +50,13 @@ class Table(Protocol):
     def is_upserted(self) -> bool:
         """Whether the version that was read last has one row for each key."""
 
+    @property
+    def is_arranged(self) -> bool:
+        """Whether partitions or an order of rows were chosen for a new table."""
+
+    def create(self, schema: Any = None) -> None:
+        """Create the table unless it exists. `schema`: its columns, by default those to write."""
+
     def refresh(self) -> None:
         """Read the newest version. Raises PipelineError if rows can no longer be appended to it."""
 
@@ -63,6 +71,9 @@ class Table(Protocol):
 
     def full_schema(self) -> Any:
         """Return the same with all columns, those that this job does not write included."""
+
+    def arrangement(self) -> Arrangement:
+        """Return how rows of the planned columns are arranged. Raises PipelineError for partitions it cannot write."""
 
     def fields(self) -> list[Any]:
         """Return the columns of the version that was read last, with types as files are written."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted
 from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_uri
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable, open_catalog
 
@@ -14,16 +15,17 @@ def open_table(
     catalog: str | None = None,
     warehouse: str | None = None,
     storage: Mapping[str, str] | None = None,
+    wanted: Wanted = NOTHING_WANTED,
 ) -> DeltaTable | IcebergTable:
     """Return the Delta table in a directory or at a URL, or with a catalog the Iceberg table with this name.
 
-    The table is not read yet. `storage`: options of the object store, or properties of the catalog. Raises
-    PipelineError.
+    The table is not read yet. `storage`: options of the object store, or properties of the catalog. `wanted`: the
+    arrangement of a new table. Raises PipelineError.
     """
     if not target.strip():
         raise PipelineError("the table has no name: a directory, a URL, or with a catalog NAMESPACE.TABLE")
     if catalog is None:
         if warehouse is not None:
             raise PipelineError("a warehouse needs an Iceberg catalog")
-        return DeltaTable(delta_uri(target), columns, storage or {})
-    return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns)
+        return DeltaTable(delta_uri(target), columns, storage or {}, wanted)
+    return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns, wanted)

@@ -3,12 +3,13 @@
 1. Files have names that no other task uses, and are complete (and flushed, on local disks) before their task returns.
 2. Memory is bounded by a row group and one Arrow batch; a task continues in a new file at the target size.
 3. Small splits share a file, so that a commit of a thousand partitions does not add a thousand files.
+4. Rows of partitioned and sorted tables are sorted first (`arrangement.sorting`), so one file is open at a time.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,8 @@ from uuid import uuid4
 
 from warmlog.pipeline.copying.parquet import ParquetFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch, added
+from warmlog.pipeline.lakehouse.arrangement.sorting import LIMITS, RowSorter, SortLimits, Values
+from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN, Arrangement
 from warmlog.pipeline.lakehouse.receipts import Proof, Runs, runs_of
 from warmlog.pipeline.lakehouse.schemas.dead_letters import LetterWriter
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
@@ -86,12 +89,18 @@ class LocalFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetRules:
-    """Rules for files. `schema`: Arrow's, with Iceberg's field ids if the table has them."""
+    """Rules for files. `schema`: Arrow's, with Iceberg's field ids if the table has them.
+
+    `arrangement`: how rows are partitioned and sorted, within `limits`; rows that are written in the right order need
+    none.
+    """
 
     store: FileStore
     schema: Any
     compression: str = "zstd"
     file_bytes: int = DEFAULT_FILE_BYTES
+    arrangement: Arrangement = PLAIN
+    limits: SortLimits = LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +112,17 @@ class WriteRules(ParquetRules):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """A file that is not in the table yet. `bounds`: least and greatest values of its columns, times in us."""
+    """A file that is not in the table yet. `bounds`: least and greatest values of its columns, times in us.
+
+    `partition`: values of the table's partition fields. `is_sorted`: whether its rows are in the table's order.
+    """
 
     name: str
     size: int
     rows: int
     bounds: dict[str, tuple[Any, Any]]
+    partition: Values = ()
+    is_sorted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,26 +242,48 @@ def size_of_group(group: Group) -> int:
 
 
 class FileSequence:
-    """The files that one task writes in sequence; a context manager. `complete`: the finished files."""
+    """The files that one task writes in sequence; a context manager. `complete`: the finished files.
 
-    def __init__(self, rules: ParquetRules) -> None:
+    `partition` and `is_sorted`: of rows that are in one partition and in the table's order already.
+    """
+
+    def __init__(self, rules: ParquetRules, *, partition: Values = (), is_sorted: bool = False) -> None:
         self._rules = rules
         self._open: _File | None = None
+        self._partition = partition
+        self._is_sorted = is_sorted or bool(rules.arrangement.sort)
+        self._sorter = None if rules.arrangement.is_plain else RowSorter(rules.arrangement, rules.schema, rules.limits)
         self.complete: list[NewFile] = []
 
     def write(self, batch: Any) -> None:
-        """Write the rows of a record batch. Raises OSError."""
+        """Write the rows of a record batch. Raises PipelineError for too many partitions, OSError."""
+        if self._sorter is not None:
+            self._sorter.add(batch)
+        else:
+            self._append(batch)
+
+    def _append(self, batch: Any) -> None:
         if self._open is None:
             self._open = _File(self._rules, f"{PREFIX}{uuid4().hex}.parquet")
         self._open.add(batch)
         if self._open.size >= self._rules.file_bytes:
-            self.finish()
+            self._complete()
 
     def finish(self) -> None:
-        """Complete the open file. Raises OSError."""
+        """Write the rows that had to be sorted first, and complete the last file. Raises OSError."""
+        if self._sorter is not None:
+            for partition, batch in self._sorter.finish():
+                if partition != self._partition:
+                    self._complete()
+                    self._partition = partition
+                self._append(batch)
+        self._complete()
+
+    def _complete(self) -> None:
         if self._open is not None:
-            self.complete.append(self._open.finish())
+            file = self._open.finish()
             self._open = None
+            self.complete.append(replace(file, partition=self._partition, is_sorted=self._is_sorted))
 
     def __enter__(self) -> Self:
         return self
@@ -255,6 +291,8 @@ class FileSequence:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._sorter is not None:
+            self._sorter.close()
         if kind is None:
             return
         with suppress(OSError):  # the first error is the one to report

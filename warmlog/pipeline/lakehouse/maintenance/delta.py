@@ -43,8 +43,9 @@ class DeltaUpkeep:
 
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
         """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
-        gone = [remove_action(file, self._table.name, data_change=False) for file in removed]
-        new = [add_action(file, data_change=False) for file in added]
+        arrangement = self._table.arrangement()
+        gone = [remove_action(file, self._table.name, arrangement, data_change=False) for file in removed]
+        new = [add_action(file, arrangement, data_change=False) for file in added]
         self._table.write([*gone, *new], {LEDGER_KEY: ledger_text(ledger, **mark_of(self._table))})
 
     def to_expire(self) -> Expired:

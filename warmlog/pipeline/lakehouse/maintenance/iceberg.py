@@ -54,7 +54,7 @@ class IcebergUpkeep:
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
         """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
         with self._commit(ledger) as transaction:
-            _replace(transaction, self._table.handle, {file.path for file in removed}, [file.name for file in added])
+            _replace(transaction, self._table.handle, {file.path for file in removed}, added)
 
     def _commit(self, ledger: Sequence[Receipt]) -> "_Commit":
         return _Commit(self._table, ledger)
@@ -176,7 +176,7 @@ class _Commit:
             raise OutcomeUnknownError(f"{self._table.name}: {failure}") from failure
 
 
-def _replace(transaction: Any, table: Any, removed: set[str], added: Sequence[str]) -> None:
+def _replace(transaction: Any, table: Any, removed: set[str], added: Sequence[NewFile]) -> None:
     """Stage a snapshot that replaces the removed files by the added ones."""
     from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _OverwriteFiles

@@ -23,6 +23,7 @@ from warmlog.pipeline.lakehouse.committing import PAUSES_S
 from warmlog.pipeline.lakehouse.ledger import Rewrite, fold
 from warmlog.pipeline.lakehouse.maintenance.merging import Merged, UnorderedFileError, rewrite
 from warmlog.pipeline.lakehouse.maintenance.planning import Bin, Footer, bins, candidates, read_footer
+from warmlog.pipeline.lakehouse.maintenance.proving import merged_proofs
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Upkeep
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
@@ -111,6 +112,9 @@ class MaintenanceJob:
         for file in candidates(self._table.files(), receipts, self._file_bytes):
             if file.path in self.done.left_alone:
                 continue
+            if file.partition is None:
+                self._leave(file, "it has other partition fields than the table has now")
+                continue
             footer = self._footers.get(file.path) or self._footer(file)
             if footer is not None:
                 self._footers[file.path] = footer
@@ -138,9 +142,16 @@ class MaintenanceJob:
         import pyarrow as pa
 
         try:
-            merged = rewrite(self._table.store(), part, compression=self._compression, file_bytes=self._file_bytes)
+            merged = rewrite(
+                self._table.store(),
+                part,
+                compression=self._compression,
+                file_bytes=self._file_bytes,
+                arrangement=self._table.arrangement(),
+            )
         except UnorderedFileError as error:
-            self._leave(error.file, "it is not in the order of partition and offset")
+            order = ", ".join(map(str, self._table.arrangement().sort)) or "partition and offset"
+            self._leave(error.file, f"it is not in the order of {order}")
             return
         except pa.ArrowException as error:
             raise PipelineError(f"a file of {self._table.name} cannot be read: {error}; see the audit") from error
@@ -196,14 +207,19 @@ class MaintenanceJob:
 
     def _expire(self) -> None:
         failure: Exception | None = None
+        change: Rewrite | None = None
         for pause_s in PAUSES_S:
             expired = self._upkeep.to_expire()
             self.done.versions, self.done.kept_versions = len(expired.versions), expired.kept
             if self.done.dry_run:
                 return
-            names = [file.name for file in self._table.files()]
+            files, receipts = self._table.files(), self._receipts()
+            if change is None:
+                is_due = bool(expired.versions or expired.moves_ledger) and not self._table.arrangement().is_plain
+                proofs = merged_proofs(self._table.store(), files, receipts) if is_due else []
+                change = Rewrite(proofs=tuple(proofs))
             try:
-                self._upkeep.expire(expired, fold(self._receipts(), Rewrite(), names))
+                self._upkeep.expire(expired, fold(receipts, change, [file.name for file in files]))
             except (ConflictError, OutcomeUnknownError) as error:
                 failure = error
                 _log.info("%s; retrying", error)

@@ -2,8 +2,9 @@
 
 1. Only files that warmlog has written, judging by their names or by receipts, are rewritten. Files of other programs
 stay as they are, as do files with rows that deletion vectors or delete files remove.
-2. Files of a bin have the same columns, down to the types, and rows of the same era (`ledger`). Files that no receipt
-names any more are merged only with each other.
+2. Files of a bin have the same columns, down to the types, rows of the same era (`ledger`), and the same partition.
+Files that no receipt names any more are merged only with each other, and files of an earlier partition spec stay as
+they are.
 3. A bin's row groups fit into memory: `OPEN_BYTES`, and at most `OPEN_FILES` files. The merged file may still be small,
 and is then a candidate for another bin.
 """
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warmlog.pipeline.lakehouse.arrangement.sorting import Values
 from warmlog.pipeline.lakehouse.ledger import eras
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
@@ -45,6 +47,11 @@ class Bin:
         """Size of its files in bytes."""
         return sum(file.size for file in self.files)
 
+    @property
+    def partition(self) -> Values:
+        """The values of the partition fields of its files."""
+        return self.files[0].partition or ()
+
 
 def read_footer(store: FileStore, file: DataFile) -> Footer:
     """Read the footer of a file. Raises OSError, and pyarrow's errors for a damaged file."""
@@ -74,13 +81,13 @@ def bins(
     for number, (receipt, era) in enumerate(zip(receipts, eras(receipts), strict=True)):
         for name in receipt.files:
             order[name] = era, number
-    groups: dict[tuple[int, bytes], list[tuple[int, DataFile, Footer]]] = {}
+    groups: dict[tuple[int, bytes, Values | None], list[tuple[int, DataFile, Footer]]] = {}
     for file, footer in files:
         era, number = order.get(file.name, (UNKNOWN_ERA, 0))
         columns = footer.schema.serialize().to_pybytes()
-        groups.setdefault((era, columns), []).append((number, file, footer))
+        groups.setdefault((era, columns, file.partition), []).append((number, file, footer))
     made, left_out = [], set(skip)
-    for _, listed in sorted(groups.items(), key=lambda item: item[0]):
+    for _, listed in sorted(groups.items(), key=lambda item: item[0][:2]):
         listed.sort(key=lambda each: (each[0], each[1].bounds.get("offset", (0, 0))[0], each[1].path))
         for part in parts_of([(file, footer) for _, file, footer in listed], target):
             names = frozenset(file.name for file, _ in part)

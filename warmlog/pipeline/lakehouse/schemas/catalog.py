@@ -34,6 +34,19 @@ class SchemaCatalog:
         self._met: dict[SchemaKey, None] = {}
         self._unusable: dict[SchemaKey, str] = {}
 
+    def known_schema(self, table: Table) -> Any:
+        """Return the columns of rows as far as they are known before the first record. Raises SchemaError."""
+        import pyarrow as pa
+
+        sides = []
+        for side in self.layout.decoded:
+            schema = self._formats.of(side).schema
+            fields = [] if schema is None else self.layout.fields(side, reader_of(schema).type)
+            sides.append([pa.field(field.name, table.stored_type(field.type)) for field in fields])
+            for field in sides[-1]:
+                table.check_change(None, field)
+        return self.layout.schema(sides, table.stored_type)
+
     def learn(self, unknown: Collection[SchemaKey]) -> None:
         """Get the schemas that tasks have reported as unknown. Raises PipelineError."""
         for key in sorted(unknown):

@@ -62,6 +62,11 @@ class UpsertJob(TableJob):
             return super().step(run)
 
     def _check_mode(self) -> None:
+        if not self._table.arrangement().is_plain:
+            raise PipelineError(
+                f"{self._table.name} is partitioned or sorted, which --upsert does not support: name another table, and"
+                " leave out --partition-by and --sort-by"
+            )
         if not self._table.is_upserted and self._table.files():
             raise PipelineError(
                 f"{self._table.name} has rows that were not written by --upsert, so a key may have several of them:"

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.maintenance.merging import SortedRows, UnorderedFileError, merged_rows
+from warmlog.pipeline.lakehouse.arrangement.ordering import OrderKey, SortedRows, merged
+from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN
+from warmlog.pipeline.lakehouse.arrangement.values import Terms
+from warmlog.pipeline.lakehouse.maintenance.merging import UnorderedFileError
 from warmlog.pipeline.lakehouse.maintenance.planning import parts_of, read_footer
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
@@ -53,17 +56,18 @@ def rewrite_without(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFi
 
 def _merge(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:
     with ExitStack() as opened, FileSequence(rules) as files:
-        for table in merged_rows([_in_order(rules, part, opened) for part in parts]):
+        order = Terms(PLAIN, rules.schema.names).order
+        for table in merged([_in_order(rules, part, order, opened) for part in parts], order):
             for batch in table.to_batches():
                 files.write(batch)
         files.finish()
     return files.complete
 
 
-def _in_order(rules: ParquetRules, part: Without, opened: ExitStack) -> Iterator[SortedRows]:
+def _in_order(rules: ParquetRules, part: Without, order: Sequence[OrderKey], opened: ExitStack) -> Iterator[SortedRows]:
     last = None
     for table in _row_groups(rules, part, opened):
-        rows = SortedRows(table)
+        rows = SortedRows(table, order)
         if last is not None and rows[0] < last:
             raise UnorderedFileError(part.file)
         last = rows.last
