@@ -11,7 +11,7 @@ from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.lakehouse.arrangement.arranged import arranged_in, iceberg_catalog, listed, read
 from tests.pipeline.lakehouse.tables import Kind, copied, files_of, offsets_in, open_in, options_of, query
 from tests.pipeline.lakehouse.test_audit import altered, audited, change, faults, file_with, total
-from tests.pipeline.lakehouse.test_maintenance import LATER, age, counts, maintained, proofs_of
+from tests.pipeline.lakehouse.test_maintenance import LATER, age, counts, maintained, proofs_of, versions_of
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.jobs.replay import plan_from_table
 from warmlog.pipeline.jobs.table_rows import read_rows
@@ -55,6 +55,35 @@ def test_small_files_are_merged_within_partitions_and_stay_sorted(
         table = iceberg_catalog(tmp_path).load_table("db.orders")
         orders = {task.file.sort_order_id for task in table.scan().plan_files()}
         assert orders == {table.sort_order().order_id}
+
+
+def test_files_of_many_partitions_are_merged_in_a_commit(
+    write_partition: Callable[..., DirectoryWriter], kind: Kind, tmp_path: Path
+) -> None:
+    writers = [write_partition(partition=partition) for partition in range(20)]
+    for _ in range(2):
+        for writer in writers:
+            writer.segment([b"x"] * 5)
+        copied(arranged_in(tmp_path, kind, "partition", "key"), options_of(writers[0]))
+    before = counts(tmp_path, kind, writers[0])
+    versions = versions_of(tmp_path, kind)
+    done = maintained(tmp_path, kind)
+    assert (done.merged_files, done.new_files, done.rows) == (40, 20, 200)
+    assert versions_of(tmp_path, kind) == versions + 1
+    assert counts(tmp_path, kind, writers[0]) == before
+
+
+def test_a_damaged_file_stops_no_other_partition(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    copied(arranged_in(tmp_path, kind, "partition"), options_of(writer, maxOffsetsPerTrigger=20))
+    before = files_of(tmp_path, kind)
+    damaged = Path(file_with(tmp_path, kind, 1, 3).removeprefix("file://"))
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:4] + bytes(100) + data[104:])
+    with pytest.raises((PipelineError, OSError)):
+        maintained(tmp_path, kind)
+    after = files_of(tmp_path, kind)
+    assert damaged.name in {path.rpartition("/")[2] for path in after}
+    assert len(after) < len(before)
 
 
 @pytest.mark.parametrize(("partition_by", "sort_by"), [*ARRANGEMENTS, ("hour(timestamp)", "")])

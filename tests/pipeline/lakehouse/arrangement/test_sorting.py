@@ -31,28 +31,29 @@ def rows_of(sorter: RowSorter) -> list[tuple[Any, ...]]:
     return [(*values, *row.values()) for values, part in sorter.finish() for row in part.to_pylist()]
 
 
-def runs() -> int:
-    """Temporary files without a name that are open."""
-    descriptors = Path("/proc/self/fd")
-    links = [os.readlink(each) for each in descriptors.iterdir() if each.is_symlink()]
-    return sum(link.endswith("(deleted)") and link.startswith(tempfile.gettempdir()) for link in links)
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The directory of temporary files."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
 
 
 def open_below(directory: Path) -> int:
-    """Files of a directory that are open."""
+    """Files of a directory that are open, those without a name included."""
     links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return sum(link.startswith(str(directory)) for link in links)
 
 
 @pytest.mark.parametrize("limit", [1, 500, 1 << 20])
-def test_rows_are_in_order_whether_they_fit_into_memory(limit: int) -> None:
-    before = runs()
+def test_rows_are_in_order_whether_they_fit_into_memory(limit: int, temporary: Path) -> None:
     given = [(b"%d" % (at * 7919 % 100) if at % 9 else None, at % 3, at) for at in range(4000)]
     sorter = RowSorter(BY_KEY, SCHEMA, SortLimits(bytes=limit))
     for first in range(0, 4000, 40):  # 100 runs, on two levels
         sorter.add(batch(given[first : first + 40]))
     assert rows_of(sorter) == sorted(given, key=lambda row: (row[0] is not None, row[0] or b"", row[1], row[2]))
-    assert runs() == before
+    assert open_below(temporary) == 0
 
 
 @pytest.mark.parametrize("limit", [1, 1 << 20])
@@ -64,14 +65,14 @@ def test_rows_of_a_partition_follow_each_other(limit: int) -> None:
     assert rows_of(sorter) == [(row[1], *row) for row in sorted(given, key=lambda row: (row[1], row[2]))]
 
 
-def test_an_abandoned_sort_leaves_no_run() -> None:
-    before = runs()
+def test_an_abandoned_sort_leaves_no_run(temporary: Path) -> None:
     sorter = RowSorter(BY_KEY, SCHEMA, SortLimits(bytes=1))
     sorter.add(batch([(b"a", 0, 0)]))
     sorter.add(batch([(b"a", 0, 1)]))
-    assert runs() == before + 2
+    assert open_below(temporary) == 2
     sorter.close()
-    assert runs() == before
+    assert open_below(temporary) == 0
+    assert list(temporary.iterdir()) == []
 
 
 VALUES = {
@@ -98,7 +99,7 @@ def test_merged_tables_are_as_sorted_at_once(name: str, descending: bool, nulls_
     assert nulls == ([False] * 4 + [True] * 2 if nulls_last else [True] * 2 + [False] * 4)
 
 
-def test_a_thousand_partitions_need_no_more_open_files_than_ten(tmp_path: Path) -> None:
+def test_a_thousand_partitions_need_no_more_open_files_than_ten(tmp_path: Path, temporary: Path) -> None:
     """Counted when each file is created: those of the table, and those of the sort."""
 
     class Counting(LocalFiles):
@@ -106,7 +107,7 @@ def test_a_thousand_partitions_need_no_more_open_files_than_ten(tmp_path: Path) 
 
         def create(self, name: str) -> Any:
             stream = super().create(name)
-            Counting.most = max(Counting.most, runs() + open_below(Path(self.directory)))
+            Counting.most = max(Counting.most, open_below(tmp_path))
             return stream
 
     most = {}

@@ -12,17 +12,18 @@ first file to its commit, so no file of a running job is that old.
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
 from warmlog.pipeline.lakehouse.committing import PAUSES_S
 from warmlog.pipeline.lakehouse.ledger import Rewrite, fold
 from warmlog.pipeline.lakehouse.maintenance.merging import Merged, UnorderedFileError, rewrite
-from warmlog.pipeline.lakehouse.maintenance.planning import Bin, Footer, bins, candidates, read_footer
+from warmlog.pipeline.lakehouse.maintenance.planning import Bin, Footer, bins, candidates, read_footer, together
 from warmlog.pipeline.lakehouse.maintenance.proving import merged_proofs
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Upkeep
 from warmlog.pipeline.lakehouse.reading import DataFile
@@ -98,13 +99,12 @@ class MaintenanceJob:
     def _merge(self) -> None:
         """Merge bins until there are none. Results that are still small are candidates for the next bins."""
         while planned := self._bins():
-            for part in planned:
-                if self.done.dry_run:
-                    self._count(part, new_files=max(round(part.size / self._file_bytes), 1), new_size=part.size)
-                else:
-                    self._merge_bin(part)
             if self.done.dry_run:
+                for part in planned:
+                    self._count(part, new_files=max(round(part.size / self._file_bytes), 1), new_size=part.size)
                 return
+            for parts in together(planned, self._file_bytes):
+                self._merge_bins(parts)
             self._table.refresh()
 
     def _bins(self) -> list[Bin]:
@@ -138,29 +138,42 @@ class MaintenanceJob:
         """Return the receipts of the version, from oldest to newest."""
         return [commit.receipt for commit in self._table.commits()][::-1]
 
-    def _merge_bin(self, part: Bin) -> None:
-        import pyarrow as pa
-
+    def _merge_bins(self, parts: Sequence[Bin]) -> None:
+        """Rewrite bins, and commit them together. Raises PipelineError."""
+        arrangement = self._table.arrangement()
+        ready: list[tuple[Bin, Merged]] = []
         try:
-            merged = rewrite(
-                self._table.store(),
-                part,
-                compression=self._compression,
-                file_bytes=self._file_bytes,
-                arrangement=self._table.arrangement(),
-            )
-        except UnorderedFileError as error:
-            order = ", ".join(map(str, self._table.arrangement().sort)) or "partition and offset"
-            self._leave(error.file, f"it is not in the order of {order}")
-            return
-        except pa.ArrowException as error:
-            raise PipelineError(f"a file of {self._table.name} cannot be read: {error}; see the audit") from error
-        if len(merged.files) >= len(part.files):
-            self._skip.add(frozenset(file.name for file in part.files))
-            self._discard(merged.files)
-        elif self._commit(part, merged):
+            for part in parts:
+                merged = self._rewritten(part, arrangement)
+                if merged is not None:
+                    ready.append((part, merged))
+        except (PipelineError, OSError):  # what is ready has no fault
+            self._commit(ready, arrangement)
+            raise
+        for part, merged in self._commit(ready, arrangement):
             self._count(part, len(merged.files), sum(file.size for file in merged.files))
             self.done.rows += merged.rows
+
+    def _rewritten(self, part: Bin, arrangement: Arrangement) -> Merged | None:
+        """Rewrite a bin; None if its files are out of order, or would not become fewer. Raises PipelineError."""
+        import pyarrow as pa
+
+        store = self._table.store()
+        try:
+            merged = rewrite(
+                store, part, compression=self._compression, file_bytes=self._file_bytes, arrangement=arrangement
+            )
+        except UnorderedFileError as error:
+            order = ", ".join(map(str, arrangement.sort)) or "partition and offset"
+            self._leave(error.file, f"it is not in the order of {order}")
+            return None
+        except pa.ArrowException as error:
+            raise PipelineError(f"a file of {self._table.name} cannot be read: {error}; see the audit") from error
+        if len(merged.files) < len(part.files):
+            return merged
+        self._skip.add(frozenset(file.name for file in part.files))
+        self._discard(merged.files)
+        return None
 
     def _count(self, part: Bin, new_files: int, new_size: int) -> None:
         self.done.merged_files += len(part.files)
@@ -168,25 +181,25 @@ class MaintenanceJob:
         self.done.new_files += new_files
         self.done.new_size += new_size
 
-    def _commit(self, part: Bin, merged: Merged) -> bool:
-        """Commit a rewrite; False if another program has removed or changed one of the files. Raises PipelineError."""
-        change = Rewrite(
-            removed=frozenset(file.name for file in part.files),
-            added=tuple(file.name for file in merged.files),
-            proofs=merged.proofs,
-        )
+    def _commit(self, ready: Sequence[tuple[Bin, Merged]], arrangement: Arrangement) -> list[tuple[Bin, Merged]]:
+        """Commit rewrites, except those of which another program has removed or changed a file; return the others.
+
+        Raises PipelineError.
+        """
         failure: Exception | None = None
+        left = list(ready)
         for pause_s in PAUSES_S:
             live = {file.path: file for file in self._table.files()}
             names = {file.name for file in live.values()}
-            if not names.isdisjoint(change.added):
-                return True  # the answer to an attempt was lost
-            if any(live.get(file.path) != file for file in part.files):
-                _log.info("files of %s have changed meanwhile; their rewrite is dropped", self._table.name)
-                self._discard(merged.files)
-                return False
+            if any(file.name in names for _, merged in left for file in merged.files):
+                return left  # the answer to an attempt was lost
+            left = [each for each in left if self._is_current(each, live, arrangement)]
+            if not left:
+                return []
+            removed = [file for part, _ in left for file in part.files]
+            added = [file for _, merged in left for file in merged.files]
             try:
-                self._upkeep.replace(part.files, merged.files, fold(self._receipts(), change, names))
+                self._upkeep.replace(removed, added, self._ledger(left, names))
             except (ConflictError, OutcomeUnknownError) as error:
                 failure = error
                 _log.info("%s; retrying", error)
@@ -194,8 +207,32 @@ class MaintenanceJob:
                 self._table.refresh()
                 continue
             self._table.refresh()
-            return True
+            return left
         raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure
+
+    def _is_current(
+        self, rewritten: tuple[Bin, Merged], live: Mapping[str, DataFile], arrangement: Arrangement
+    ) -> bool:
+        """Return whether the table still has the files of a bin, and its arrangement; otherwise drop the rewrite."""
+        part, merged = rewritten
+        if all(live.get(file.path) == file for file in part.files) and self._table.arrangement() == arrangement:
+            return True
+        _log.info("files of %s have changed meanwhile; their rewrite is dropped", self._table.name)
+        self._discard(merged.files)
+        return False
+
+    def _ledger(self, rewritten: Sequence[tuple[Bin, Merged]], names: set[str]) -> Sequence[Receipt]:
+        """Return the receipts of the version after rewrites. `names`: of the files before."""
+        receipts: Sequence[Receipt] = self._receipts()
+        for part, merged in rewritten:
+            change = Rewrite(
+                removed=frozenset(file.name for file in part.files),
+                added=tuple(file.name for file in merged.files),
+                proofs=merged.proofs,
+            )
+            receipts = fold(receipts, change, names)
+            names |= set(change.added)
+        return receipts
 
     def _discard(self, files: Sequence[NewFile]) -> None:
         store = self._table.store()

@@ -1,4 +1,4 @@
-"""Choose which files of a table are merged: bins of small files, each rewritten and committed separately.
+"""Choose which files of a table are merged: bins of small files, each rewritten separately.
 
 1. Only files that warmlog has written, judging by their names or by receipts, are rewritten. Files of other programs
 stay as they are, as do files with rows that deletion vectors or delete files remove.
@@ -9,7 +9,7 @@ they are.
 and is then a candidate for another bin.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from warmlog.pipeline.lakehouse.writing import PREFIX, FileStore
 OPEN_BYTES = 256 << 20  # maximum size of decoded row groups, one of each file of a bin
 OPEN_FILES = 64
 SMALL = 0.75  # share of the target size below which a file is rewritten
-BIN_TARGETS = 8  # maximum size of a bin in target sizes; a kill or a conflict repeats this much work
+BIN_TARGETS = 8  # maximum size of a bin, and of a commit, in target sizes; a kill or a conflict repeats this much work
 UNKNOWN_ERA = -1
 
 
@@ -95,6 +95,18 @@ def bins(
                 named = tuple(receipt for receipt in receipts if not names.isdisjoint(receipt.files))
                 made.append(Bin(files=tuple(file for file, _ in part), schema=part[0][1].schema, receipts=named))
     return made
+
+
+def together(planned: Sequence[Bin], target: int) -> Iterator[list[Bin]]:
+    """Yield the bins of each commit, in order. Those of a table with many partitions are small."""
+    group: list[Bin] = []
+    for part in planned:
+        if group and sum(each.size for each in group) + part.size > BIN_TARGETS * target:
+            yield group
+            group = []
+        group.append(part)
+    if group:
+        yield group
 
 
 def parts_of(files: Sequence[tuple[DataFile, Footer]], target: int) -> list[list[tuple[DataFile, Footer]]]:
