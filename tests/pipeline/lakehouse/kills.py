@@ -1,11 +1,12 @@
 """Kill `warmlog pipeline table` at random moments while records arrive, then see that each is in the table once.
 
     python -m tests.pipeline.lakehouse.kills --kills 200 --seed 7 [--kind delta|iceberg] [--writers 2] [--maintained]
-        [--decoded]
+        [--decoded] [--arranged]
 
 Each round starts the writers, kills them with kill -9 after a random time, and appends records. With --maintained,
 `warmlog pipeline table maintain` runs beside them, and is killed, too. With --decoded, values have schemas of a
-registry, and each round's schema has one more field. The last runs are left alone. DuckDB reads the files that the
+registry, and each round's schema has one more field. With --arranged, tables are partitioned, and their files sorted by
+values. The last runs are left alone. DuckDB reads the files that the
 libraries list; neither knows of receipts. The audit has to agree.
 """
 
@@ -39,9 +40,13 @@ MAINTAINED_S = 6.0  # beside maintenance, which takes time itself
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of each round. `registry`: of their schemas; None for bytes that are not decoded."""
+    """The values of each round. `registry`: of their schemas; None for bytes that are not decoded.
+
+    `arranged`: whether the table is partitioned, and sorted by them.
+    """
 
     registry: RegistryServer | None = None
+    arranged: bool = False
 
     def of_round(self, number: int) -> list[bytes]:
         """Return the values of a partition."""
@@ -57,13 +62,17 @@ class Values:
         """The options that say where schemas are."""
         return [] if self.registry is None else ["--schema-registry", self.registry.url]
 
-    @property
-    def formats(self) -> list[str]:
+    def options(self, kind: Kind) -> list[str]:
         """The options of writers."""
-        return [*self.sources, "--value-format", "confluent"] if self.registry is not None else []
+        formats = [*self.sources, "--value-format", "confluent"] if self.registry is not None else []
+        return [*formats, *(ARRANGED[kind] if self.arranged else [])]
 
 
 BYTES = Values()
+ARRANGED: dict[Kind, list[str]] = {
+    "delta": ["--partition-by", "partition,hour(timestamp)", "--sort-by", "value"],
+    "iceberg": ["--partition-by", "bucket(4, value)", "--sort-by", "value"],
+}
 
 
 def start(broker: Broker, directory: Path, kind: Kind, values: Values, *more: str) -> subprocess.Popen[bytes]:
@@ -72,7 +81,7 @@ def start(broker: Broker, directory: Path, kind: Kind, values: Values, *more: st
     how = list(more) if more else ["-o", "maxOffsetsPerTrigger=500", "-o", "maxSplitBytes=5000"]
     command = [sys.executable, "-m", "warmlog", "pipeline", "table", "orders", *arguments_of(directory, kind)]
     return subprocess.Popen(
-        [*command, *source, *values.formats, *how],
+        [*command, *source, *values.options(kind), *how],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -177,7 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--writers", type=int, default=2)
     parser.add_argument("--maintained", action="store_true")
     parser.add_argument("--decoded", action="store_true")
+    parser.add_argument("--arranged", action="store_true")
     given = parser.parse_args(arguments)
+    if given.decoded and given.arranged:
+        parser.error("--arranged sorts by values that are not decoded")
     seed = given.seed if given.seed is not None else random.randrange(1 << 32)
     print(f"seed {seed}")
     wrong = 0
@@ -187,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Broker(data_dir=Path(name, "data")) as broker,
             serving() as registry,
         ):
-            values = Values(registry) if given.decoded else BYTES
+            values = Values(registry if given.decoded else None, given.arranged)
             kills = given.kills if given.kind else given.kills // len(KINDS)
             chance = random.Random(seed)
             maintained = given.maintained

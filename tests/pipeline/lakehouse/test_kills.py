@@ -38,6 +38,20 @@ def test_killed_beside_maintenance_that_is_killed_too(kind: Kind, tmp_path: Path
     assert len(offsets_in(tmp_path, kind)) == (len(counts) + 1) * 3 * RECORDS
 
 
+@pytest.mark.parametrize("maintained", [False, True])
+def test_killed_while_files_are_partitioned_and_sorted(kind: Kind, maintained: bool, tmp_path: Path) -> None:
+    chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
+    values = Values(arranged=True)
+    with Broker(data_dir=tmp_path / "data") as broker:
+        counts = list(rounds(broker, tmp_path, kind, 6, 2, chance, values, maintained=maintained))
+        assert finish(broker, tmp_path, kind, values) == []
+        assert audit(broker, tmp_path, kind, values) == 0
+        maintain(tmp_path, kind)
+        assert finish(broker, tmp_path, kind, values) == []
+        assert audit(broker, tmp_path, kind, values) == 0
+    assert len(offsets_in(tmp_path, kind)) == (len(counts) + maintained) * 3 * RECORDS
+
+
 def test_killed_while_columns_come_each_record_is_in_the_table_once(kind: Kind, tmp_path: Path) -> None:
     """Maintenance is killed, too."""
     chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
