@@ -27,6 +27,7 @@ from tests.pipeline.lakehouse.tables import (
 from tests.pipeline.lakehouse.test_exactly_once import expire_all_but_the_last, iceberg_table
 from tests.pipeline.lakehouse.test_table import recreate
 from warmlog.cli.pipeline.audit import audit as audit_command
+from warmlog.cli.root import root
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
@@ -412,6 +413,36 @@ def test_the_command_says_what_is_wrong(writer: DirectoryWriter, kind: Kind, tmp
     form = json.loads(invoke(*where, "--json", status=1))
     assert [each["missing"] for each in form["partitions"]] == [1, 0]
     assert form["findings"][0]["path"] == path
+
+
+def test_a_plot_says_the_same(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    copied(open_in(tmp_path, kind), options_of(writer, endingOffsets='{"orders":{"0":60,"1":10}}'))
+    where = ["orders", *arguments_of(tmp_path, kind), "--path", str(writer.directory.parent)]
+    plot = tmp_path / "audit.svg"
+    invoke(*where, "--plot", str(plot))
+    text = plot.read_text()
+    for words in ("Audit of orders in ", "Nothing wrong: 70 rows", "orders-0", "orders-1", "in log", "behind"):
+        assert words in text
+    assert "offsets with faults" not in text
+    change(file_with(tmp_path, kind, 0, 7), dropped(0, 7))
+    change(file_with(tmp_path, kind, 1, 3), altered(1, 3, "value"))
+    invoke(*where, "--plot", str(plot), status=1)
+    text = plot.read_text()
+    assert "2 findings in 69 rows: 1 missing, 1 altered" in text
+    assert "offsets with faults" in text
+    invoke(*where, "--plot", str(tmp_path / "audit.png"), status=1)
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert "a plot is .svg or .png" in invoke(*where, "--plot", str(tmp_path / "audit.pdf"), status=1)
+
+
+def test_a_plot_shows_what_newer_records_replaced(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
+    where = ["orders", *arguments_of(tmp_path, kind), "--path", str(writer.directory.parent)]
+    done = CliRunner().invoke(root, ["pipeline", "table", *where, "--until-end", "--upsert"])
+    assert done.exit_code == 0, done.output
+    invoke(*where, "--plot", str(tmp_path / "audit.svg"))
+    text = (tmp_path / "audit.svg").read_text()
+    assert "Nothing wrong: 20 rows" in text
+    assert "superseded" in text
 
 
 def test_wrong_names_are_reported(writer: DirectoryWriter, tmp_path: Path) -> None:

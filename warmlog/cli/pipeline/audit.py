@@ -116,10 +116,10 @@ def audit(
     schemas = {name: given.pop(name) for name in SCHEMA_NAMES}
     job = JobOptions(**{**given, "topic": _topic(topic_name, given["topic"])})
     if target is not None:
-        if table is not None or plot_file is not None:
-            raise click.UsageError("--table and --plot are for directories: omit TABLE.")
+        if table is not None:
+            raise click.UsageError("--table is for directories: omit TABLE.")
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
-        if audit_target(job, bootstrap, where, state_file, as_json=as_json, **schemas):
+        if audit_target(job, bootstrap, where, state_file, plot_file, as_json=as_json, **schemas):
             context.exit(1)
         return
     if catalog is not None or state_file is not None or bootstrap is not None or any(schemas.values()):

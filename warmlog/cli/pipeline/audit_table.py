@@ -50,6 +50,7 @@ def audit_target(
     bootstrap: str | None,
     target: TableTarget,
     state_file: Path | None,
+    plot_file: Path | None,
     *,
     as_json: bool,
     **schemas: Any,
@@ -61,10 +62,14 @@ def audit_target(
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
         from warmlog.pipeline.errors import PipelineError
         from warmlog.pipeline.job_stats import Reporter
+        from warmlog.pipeline.jobs.audit_plot import check_plot
         from warmlog.pipeline.jobs.table_audit import AuditState, audit_table
+        from warmlog.pipeline.jobs.table_plot import plot_table_audit
         from warmlog.pipeline.lakehouse.schemas.auditing import sources_of
         from warmlog.pipeline.source.options import COLUMNS as ROW_COLUMNS
 
+        if plot_file is not None:
+            check_plot(plot_file)
         options = job.read_options(bootstrap=bootstrap, isolationLevel="read_committed", columns=",".join(ROW_COLUMNS))
         table = target.open(())
         if not table.exists():
@@ -81,6 +86,8 @@ def audit_target(
             report = reporter.report()
         if state is not None and state_file is not None:
             state.write(state_file)
+        if plot_file is not None:
+            plot_table_audit(result, plot_file)
     if as_json:
         print_json(result.form())
     else:
