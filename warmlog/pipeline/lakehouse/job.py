@@ -219,14 +219,17 @@ class TableJob:
         )
         groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
         written = run(groups, writer(rules, rules_of(self._options)), size_of_group)
+        self._check_partitions(written)
+        return written
+
+    def _check_partitions(self, written: Sequence[WrittenGroup]) -> None:
+        """Delete the files of a batch and raise PipelineError if they are of too many partitions."""
+        count = len({file.partition for part in written for file in part.files})
         try:
-            check_partitions(
-                len({file.partition for part in written for file in part.files}), rules.arrangement, rules.limits
-            )
+            check_partitions(count, self._table.arrangement(), self._settings.limits)
         except PipelineError:
             self._committer.discard([file for part in written for file in part.files])
             raise
-        return written
 
     def _receipt(self, plan: Plan, written: Sequence[WrittenGroup], decode: DecodeRules) -> Receipt:
         """Return the receipt of a batch: partitions with new offsets, and partitions whose log was replaced."""

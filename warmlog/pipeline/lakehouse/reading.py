@@ -197,7 +197,7 @@ class TableReader:
             constants = {name: file.constants[name] for name in chosen_names if name in file.constants.keys() - there}
             for number in _numbers(opened.metadata, file, selection):
                 for batch in self._group(opened, file, number, names):
-                    chosen = _chosen(_with(batch, constants), selection)
+                    chosen = _chosen(with_constants(batch, constants), selection)
                     if chosen.num_rows:
                         yield chosen
 
@@ -251,7 +251,7 @@ def _as_written(batch: Any) -> Any:
     return batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
-def _with(batch: Any, constants: Mapping[str, Any]) -> Any:
+def with_constants(batch: Any, constants: Mapping[str, Any]) -> Any:
     """Return a batch with columns that have the same value in all rows."""
     import pyarrow as pa
 

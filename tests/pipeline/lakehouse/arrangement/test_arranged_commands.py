@@ -47,12 +47,6 @@ def test_the_command_refuses_what_is_no_term(writer: DirectoryWriter, kind: Kind
     assert len(output.strip().splitlines()) == 1
 
 
-def test_upserts_and_arrangements_are_refused_together(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
-    for chosen in (["--sort-by", "key"], []):  # a new table, and the same table without the option
-        output = invoke(*arguments(writer, tmp_path, kind), *chosen, "--upsert", status=1)
-        assert "is partitioned or sorted, which --upsert does not support: name another table" in output
-
-
 def test_fields_of_a_schema_are_partitions_and_orders(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
     writer.segment(
         encoded(CUSTOMER, *({"country": country, "age": at} for at, country in enumerate(["nl", "be", "nl", "de"]))),

@@ -62,11 +62,6 @@ class UpsertJob(TableJob):
             return super().step(run)
 
     def _check_mode(self) -> None:
-        if not self._table.arrangement().is_plain:
-            raise PipelineError(
-                f"{self._table.name} is partitioned or sorted, which --upsert does not support: name another table, and"
-                " leave out --partition-by and --sort-by"
-            )
         if not self._table.is_upserted and self._table.files():
             raise PipelineError(
                 f"{self._table.name} has rows that were not written by --upsert, so a key may have several of them:"
@@ -92,11 +87,14 @@ class UpsertJob(TableJob):
             schema=self._table.schema(),
             compression=self._settings.compression,
             file_bytes=self._settings.file_bytes,
+            arrangement=self._table.arrangement(),
+            limits=self._settings.limits,
             scratch=str(self._directory),
         )
         groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
         written: list[UpsertedGroup] = run(groups, upserter(rules, rules_of(self._options)), size_of_group)
         self._changes = [part.changes for part in written]
+        self._check_partitions(written)
         return list(written)
 
     def _batch(self, receipt: Receipt, files: Sequence[NewFile]) -> Batch:
@@ -163,6 +161,8 @@ class UpsertJob(TableJob):
             schema=self._table.full_schema(),
             compression=self._settings.compression,
             file_bytes=self._settings.file_bytes,
+            arrangement=self._table.arrangement(),
+            limits=self._settings.limits,
         )
         made = rewrite_without(rules, parts) if parts else []
         self._committer.discard(again)

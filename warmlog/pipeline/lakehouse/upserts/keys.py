@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 import duckdb
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.reading import DataFile, UnreadableFileError
+from warmlog.pipeline.lakehouse.reading import DataFile, UnreadableFileError, with_constants
 from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
 from warmlog.pipeline.lakehouse.upserts.changes import changes_of
 from warmlog.pipeline.lakehouse.writing import FileStore
@@ -218,7 +218,9 @@ def _batches(store: FileStore, file: DataFile, names: Sequence[str], bounds: tup
             there = [name for name in names if name in opened.schema_arrow.names]
             count = opened.metadata.num_row_groups
             groups = [at for at in range(count) if _may_have(opened.metadata.row_group(at), bounds)]
-            yield from opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there)
+            constants = {name: file.constants[name] for name in names if name in file.constants.keys() - there}
+            for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there):
+                yield with_constants(batch, constants)
     except Exception as error:  # a damaged footer causes errors of any kind
         raise UnreadableFileError(file.path, " ".join(str(error).split()) or type(error).__name__) from error
 

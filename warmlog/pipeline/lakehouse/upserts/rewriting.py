@@ -1,7 +1,8 @@
 """Write files again without some of their rows.
 
 1. Rows keep their columns and their order by topic, partition and offset; files are merged up to the target size. A
-   file that is not in this order, because another program has written it, is written again by itself.
+   file that is not in this order, because another program has written it, is written again by itself. Rows of
+   partitioned and sorted tables are arranged again.
 2. Memory is bounded by a row group of each file of a bin, as for maintenance.
 """
 
@@ -16,7 +17,7 @@ from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN
 from warmlog.pipeline.lakehouse.arrangement.values import Terms
 from warmlog.pipeline.lakehouse.maintenance.merging import UnorderedFileError
 from warmlog.pipeline.lakehouse.maintenance.planning import parts_of, read_footer
-from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.reading import DataFile, with_constants
 from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
 from warmlog.pipeline.lakehouse.writing import FileSequence, NewFile, ParquetRules
 from warmlog.protocol.partitions import TopicPartition
@@ -35,6 +36,8 @@ def rewrite_without(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFi
     """Return new files with the rows that are left. Raises PipelineError for a damaged file, OSError."""
     import pyarrow as pa
 
+    if not rules.arrangement.is_plain:
+        return _copy(rules, parts)
     of_path = {part.file.path: part for part in parts}
     by_bounds = sorted((part.file for part in parts), key=lambda file: (file.bounds.get("offset", (0, 0)), file.path))
     made: list[NewFile] = []
@@ -46,7 +49,7 @@ def rewrite_without(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFi
             except UnorderedFileError as error:
                 alone = of_path[error.file.path]
                 left = [part for part in left if part is not alone]
-                made += _copy(rules, alone)
+                made += _copy(rules, [alone])
             except pa.ArrowException as error:
                 raise PipelineError(f"a file of the table cannot be read: {error}; see the audit") from error
             else:
@@ -74,11 +77,13 @@ def _in_order(rules: ParquetRules, part: Without, order: Sequence[OrderKey], ope
         yield rows
 
 
-def _copy(rules: ParquetRules, part: Without) -> list[NewFile]:
-    with ExitStack() as opened, FileSequence(rules) as files:
-        for table in _row_groups(rules, part, opened):
-            for batch in table.combine_chunks().to_batches():
-                files.write(batch)
+def _copy(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:
+    with FileSequence(rules) as files:
+        for part in parts:
+            with ExitStack() as opened:
+                for table in _row_groups(rules, part, opened):
+                    for batch in table.combine_chunks().to_batches():
+                        files.write(batch)
         files.finish()
     return files.complete
 
@@ -91,6 +96,8 @@ def _row_groups(rules: ParquetRules, part: Without, opened: ExitStack) -> Iterat
     source = opened.enter_context(parquet.ParquetFile(opened.enter_context(rules.store.open(part.file.path))))
     for number in range(source.metadata.num_row_groups):
         table = source.read_row_group(number)
+        lacking = part.file.constants.keys() - set(table.column_names)
+        table = with_constants(table, {name: part.file.constants[name] for name in sorted(lacking)})
         mask = _left(table, part)
         table = table if mask is None else table.filter(mask)
         if table.num_rows:
