@@ -366,14 +366,17 @@ def test_commits_keep_to_their_rows(writer: DirectoryWriter, kind: Kind, tmp_pat
 
 def test_statistics_of_a_file_are_deltas() -> None:
     bounds = {"topic": ("a", "b"), "partition": (0, 3), "offset": (5, 9), "timestamp": (-1, NOW_MS * 1000 + 1)}
-    assert stats_of(NewFile(name="x", size=1, rows=4, bounds=bounds)) == {
+    file = NewFile(name="x", size=1, rows=4, bounds=bounds)
+    assert stats_of(file, ("topic", "partition", "offset", "timestamp")) == {
         "numRecords": 4,
         "minValues": {"topic": "a", "partition": 0, "offset": 5, "timestamp": "1969-12-31T23:59:59.999Z"},
         "maxValues": {"topic": "b", "partition": 3, "offset": 9, "timestamp": "2023-11-14T22:13:20.001Z"},
         "nullCount": {"topic": 0, "partition": 0, "offset": 0, "timestamp": 0},
     }
+    assert stats_of(file, ("offset",))["maxValues"] == {"offset": 9}
+    assert stats_of(file, ()) == stats_of(file, ("offset", "price")) == {"numRecords": 4}
     late = {"timestamp": (0, 1 << 62)}
-    assert stats_of(NewFile(name="x", size=1, rows=4, bounds=late))["maxValues"] == {}
+    assert stats_of(NewFile(name="x", size=1, rows=4, bounds=late), ("timestamp",)) == {"numRecords": 4}
 
 
 # -- brokers, and the command -----------------------------------------------------------------------------------------

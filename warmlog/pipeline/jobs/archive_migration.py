@@ -16,6 +16,8 @@ from typing import Any
 from warmlog.pipeline.archive.store import ArchiveStore, Commit
 from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.errors import PipelineError
+from warmlog.pipeline.lakehouse.arrangement.delta import bounded_columns, bounded_configuration
+from warmlog.pipeline.lakehouse.arrangement.spec import BOUNDED, Arrangement
 from warmlog.pipeline.lakehouse.delta import (
     USER_METADATA,
     DeltaTable,
@@ -27,7 +29,7 @@ from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, Rewrite, fold, ledger_text
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id
 from warmlog.pipeline.lakehouse.schemas.columns import check_columns
-from warmlog.pipeline.lakehouse.writing import BOUNDED, NewFile
+from warmlog.pipeline.lakehouse.writing import NewFile
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
@@ -84,8 +86,11 @@ def create_table(
         app_transactions=transactions_of(receipt, {}),
     )
     schema = Schema.from_arrow(arrow_schema(tuple(columns)))
+    configuration = bounded_configuration(columns)
+    arrangement = Arrangement(bounded=bounded_columns(configuration))
+    actions = [add_action(file, arrangement) for file in files]
     with delta_errors(uri):
-        create_table_with_add_actions(uri, schema, [add_action(file) for file in files], commit_properties=properties)
+        create_table_with_add_actions(uri, schema, actions, configuration=configuration, commit_properties=properties)
 
 
 def _file(store: ArchiveStore, commit: Commit, name: str) -> NewFile:

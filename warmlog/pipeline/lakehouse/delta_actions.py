@@ -45,7 +45,7 @@ def add_action(file: NewFile, arrangement: Arrangement = PLAIN, *, data_change: 
         partition_values=partition_values(arrangement, file.partition),
         modification_time=now_ms(),
         data_change=data_change,
-        stats=json.dumps(stats_of(file, [field.name for field in arrangement.partition])),
+        stats=json.dumps(stats_of(file, arrangement.bounded)),
     )
 
 
@@ -86,19 +86,22 @@ def topic_id_of(high: int, low: int) -> str:
     return urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def stats_of(file: NewFile, partition: Collection[str] = ()) -> dict[str, Any]:
-    """Return the statistics of a file as Delta writes them: without the columns by which files are partitioned."""
-    bounds = {
-        name: low_high if name != "timestamp" else (_time(low_high[0], 0), _time(low_high[1], 999))
-        for name, low_high in file.bounds.items()
-        if name not in partition
-    }
-    known = {name: (low, high) for name, (low, high) in bounds.items() if low is not None and high is not None}
+def stats_of(file: NewFile, bounded: Collection[str]) -> dict[str, Any]:
+    """Return the statistics of a file as Delta writes them: bounds of the columns `bounded`, or none if one is unknown.
+
+    Readers may take a column without bounds beside others for one without values (see `arrangement.delta`).
+    """
+    bounds = {name: file.bounds[name] for name in bounded if name in file.bounds}
+    if "timestamp" in bounds:
+        low, high = bounds["timestamp"]
+        bounds["timestamp"] = _time(low, 0), _time(high, 999)
+    if not bounds or len(bounds) < len(bounded) or any(None in pair for pair in bounds.values()):
+        return {"numRecords": file.rows}
     return {
         "numRecords": file.rows,
-        "minValues": {name: low for name, (low, _) in known.items()},
-        "maxValues": {name: high for name, (_, high) in known.items()},
-        "nullCount": dict.fromkeys(known, 0),
+        "minValues": {name: low for name, (low, _) in bounds.items()},
+        "maxValues": {name: high for name, (_, high) in bounds.items()},
+        "nullCount": dict.fromkeys(bounds, 0),
     }
 
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 from warmlog.pipeline.copying.parquet import ParquetFile, sync
 from warmlog.pipeline.job_stats import JobStats, Stopwatch, added
 from warmlog.pipeline.lakehouse.arrangement.sorting import LIMITS, RowSorter, SortLimits, Values
-from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN, Arrangement
+from warmlog.pipeline.lakehouse.arrangement.spec import BOUNDED, PLAIN, Arrangement
 from warmlog.pipeline.lakehouse.receipts import Proof, Runs, runs_of
 from warmlog.pipeline.lakehouse.schemas.dead_letters import LetterWriter
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
@@ -29,7 +29,6 @@ from warmlog.pipeline.source.reading import ReadRules
 from warmlog.protocol.partitions import TopicPartition
 
 DEFAULT_FILE_BYTES = 128 << 20
-BOUNDED = ("topic", "partition", "offset", "timestamp")  # columns whose bounds are recorded for each file
 
 PREFIX = "warmlog-"  # prefix of file names
 

@@ -127,6 +127,11 @@ def test_an_hour_that_is_no_number_of_32_bits_is_refused() -> None:
         transformed(Term("t", "hour"), pa.array([(1 << 63) - 1], US))
 
 
+def test_a_number_that_would_become_less_than_the_least_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"a row has a n for which truncate\(10, n\) has no value of its type"):
+        transformed(Term("n", "truncate", 10), pa.array([-(1 << 63)], pa.int64()))
+
+
 def test_an_empty_text_is_no_partition_of_delta() -> None:
     field = PartitionField(term=Term("c"), name="c", column="string")
     with pytest.raises(PipelineError, match="a row has an empty c, which Delta tables cannot tell from null"):

@@ -6,6 +6,10 @@ metadata names the term (`warmlog.transform`). The order of rows is the table pr
 Columns with Delta's own `delta.generationExpression` are refused: Spark evaluates expressions of times in the time zone
 of its session, and prunes partitions accordingly, so that queries of other time zones would miss rows.
 
+deltalake (1.6) takes a column that is missing in a file's statistics for one without values, so that filters lose rows
+(`to_pyarrow_dataset`), unless the property `delta.dataSkippingStatsColumns` names the columns that are there. New
+tables have it. Files of other tables have no bounds, which is always correct.
+
 Files have the columns of partitions, too, except those of terms. Readers take the values of the log.
 """
 
@@ -15,6 +19,7 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.spec import (
+    BOUNDED,
     Arrangement,
     PartitionField,
     SortField,
@@ -27,6 +32,7 @@ from warmlog.pipeline.lakehouse.arrangement.types import check_known, check_part
 TRANSFORM = "warmlog.transform"
 SORT_BY = "warmlog.sortBy"
 GENERATED = "delta.generationExpression"
+BOUNDED_BY = "delta.dataSkippingStatsColumns"
 
 
 def creation(table: str, schema: Any, wanted: Wanted) -> dict[str, Any]:
@@ -47,13 +53,25 @@ def creation(table: str, schema: Any, wanted: Wanted) -> dict[str, Any]:
             schema = schema.append(pa.field(term.name, kind, metadata={TRANSFORM: str(term)}))
     if all(field.name in {term.name for term in wanted.partition} for field in schema):
         raise PipelineError(f"--partition-by: {table} needs a column that is no partition")
-    made: dict[str, Any] = {"schema": schema}
-    if wanted.partition:
-        made["partition_by"] = [term.name for term in wanted.partition]
+    by = [term.name for term in wanted.partition]
+    made: dict[str, Any] = {"schema": schema, "configuration": bounded_configuration(schema.names, by)}
+    if by:
+        made["partition_by"] = by
     if wanted.sort:
-        made["configuration"] = {SORT_BY: ", ".join(map(str, wanted.sort))}
+        made["configuration"][SORT_BY] = ", ".join(map(str, wanted.sort))
         made["raise_if_key_not_exists"] = False
     return made
+
+
+def bounded_configuration(columns: Sequence[str], partition: Sequence[str] = ()) -> dict[str, str]:
+    """Return the property of a new table that names the columns with bounds: columns of partitions have none."""
+    bounded = [name for name in BOUNDED if name in columns and name not in partition]
+    return {BOUNDED_BY: ",".join(bounded)} if bounded else {}
+
+
+def bounded_columns(configuration: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns that the property names; none without it."""
+    return tuple(name.strip() for name in configuration.get(BOUNDED_BY, "").split(",") if name.strip())
 
 
 def arrangement_of(
@@ -85,7 +103,8 @@ def arrangement_of(
             check_partition(table, [term], types, is_delta=True)
         partition.append(PartitionField(term=term, name=name, column=str(types[name])))
     sort = wanted_of([], [metadata.configuration[SORT_BY]]).sort if SORT_BY in metadata.configuration else ()
-    return Arrangement(partition=tuple(partition), sort=tuple(SortField(term=term) for term in sort))
+    order = tuple(SortField(term=term) for term in sort)
+    return Arrangement(partition=tuple(partition), sort=order, bounded=bounded_columns(metadata.configuration))
 
 
 def partition_values(arrangement: Arrangement, values: Sequence[Any]) -> dict[str, str | None]:

@@ -71,12 +71,19 @@ class PartitionField:
     column: str = ""
 
 
+BOUNDED = ("topic", "partition", "offset", "timestamp")  # columns whose bounds are recorded for each file
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """How rows are arranged: by partitions, and sorted in each file."""
+    """How rows are arranged: by partitions, and sorted in each file.
+
+    `bounded`: columns of whose values the log of a Delta table has the least and greatest in each file.
+    """
 
     partition: tuple[PartitionField, ...] = ()
     sort: tuple[SortField, ...] = field(default=())
+    bounded: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:

@@ -92,7 +92,13 @@ def _by_library(term: Term, array: Any) -> Any:
     made: Any = transforms.BucketTransform(term.number) if is_bucket else transforms.TruncateTransform(term.number)
     compute_value = made.transform(kind)
     values = [compute_value(value) for value in distinct.dictionary.to_pylist()]
-    return pa.array(values, pa.int32() if is_bucket else array.type).take(distinct.indices)
+    try:
+        transformed = pa.array(values, pa.int32() if is_bucket else array.type)
+    except (OverflowError, pa.ArrowInvalid) as error:  # less than the least long, for example
+        raise PipelineError(
+            f"a row has a {term.column} for which {term} has no value of its type: partition by another column"
+        ) from error
+    return transformed.take(distinct.indices)
 
 
 def _of_delta(field: PartitionField, values: Any) -> Any:
