@@ -42,7 +42,8 @@ def test_a_wrong_option_is_named(given_options: dict[str, str], message: str) ->
 
 
 def test_options_are_read_whatever_their_case_and_sparks_own_are_left_alone() -> None:
-    asked = write_options({"BOOTSTRAP": "h", "Topic": "t", "compression": "zstd", "checkpointLocation": "/c"})
+    sparks = {"checkpointLocation": "/c", "queryName": "nightly"}
+    asked = write_options({"BOOTSTRAP": "h", "Topic": "t", "compression": "zstd", **sparks})
     assert asked == WriteOptions(brokers=Brokers(addresses="h"), topic="t", codec=Codec.ZSTD)
 
 

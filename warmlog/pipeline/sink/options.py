@@ -33,7 +33,7 @@ WRITE_TABLE = {
     "onChangedRows": '"fail" or "send"',
     "report": "a file",
 }
-_SPARKS_OWN = frozenset({"checkpointlocation"})
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
