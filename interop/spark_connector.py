@@ -15,15 +15,20 @@ from interop.kafka_node import MissingToolError
 PROJECT = Path(__file__).parent / "spark"
 
 
-def connector_jars(version: str) -> str:
-    """Return the class path of a version of the connector; download it if necessary. Raises MissingToolError."""
+def connector_jars(version: str, *, with_tables: bool = False) -> str:
+    """Return the class path of a version of the connector; download it if necessary. Raises MissingToolError.
+
+    `with_tables`: also of Delta and Iceberg, which need Spark 4.1.
+    """
     if shutil.which("mvn") is None:
         raise MissingToolError("not installed: mvn (Debian: maven)")
-    directory = PROJECT / "target" / version
+    name = f"{version}-tables" if with_tables else version
+    directory = PROJECT / "target" / name
     stamp = directory / "fetched"
     if not stamp.exists() or stamp.stat().st_mtime < (PROJECT / "pom.xml").stat().st_mtime:
         command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", f"-Dspark-connector.version={version}"]
-        subprocess.run([*command, "package"], cwd=PROJECT, check=True)
+        command += ["-P", "tables"] if with_tables else []
+        subprocess.run([*command, f"-Djars.directory={name}", "package"], cwd=PROJECT, check=True)
         stamp.touch()
     return ",".join(str(path) for path in sorted(directory.glob("*.jar")))
 
