@@ -45,6 +45,26 @@ def test_without_java_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         availability.check_java()
 
 
+@pytest.mark.parametrize(("master", "remote"), [("sc://h:15002", None), (None, "sc://h:15002")])
+def test_jobs_through_spark_connect_are_refused(
+    monkeypatch: pytest.MonkeyPatch, master: str | None, remote: str | None
+) -> None:
+    if remote is not None:
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+    with (
+        pytest.raises(PipelineError, match="jobs do not run through Spark Connect"),
+        availability.spark_session("count", master),
+    ):
+        pass
+
+
+def test_definitions_of_a_declarative_pipeline_must_not_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = SimpleNamespace(get_active_graph_element_registry=lambda: None)
+    monkeypatch.setitem(sys.modules, "pyspark.pipelines.graph_element_registry", registry)
+    with pytest.raises(PipelineError, match="leave out `register`"):
+        data_source.register(None)
+
+
 @pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_392"', "nothing"])
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
     java(tmp_path, says)

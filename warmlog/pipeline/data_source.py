@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -32,11 +33,13 @@ from pyspark.sql.types import (
 )
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.session import pin_stream_partitions, use_this_python
+from warmlog.pipeline.session import defines_pipeline, pin_stream_partitions, use_this_python
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds
 from warmlog.pipeline.source.spark_splits import input_partitions, read_partition
+
+_DISCOVERED = "DATA_SOURCE_ALREADY_EXISTS"
 
 SPARK_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -102,12 +105,23 @@ class WarmlogDataSource(DataSource):
 def register(spark: Any) -> None:
     """Register the data source in a session, unless Spark has discovered it, and prepare the session.
 
-    Spark 4.0 refuses to register a source that it has discovered; newer versions warn.
+    Spark 4.0 refuses to register a source that it has discovered; newer versions warn. With Spark Connect, only the
+    refusal shows that the server has discovered it. Raises PipelineError in definitions of a declarative pipeline.
     """
+    if defines_pipeline():
+        raise PipelineError(
+            "a declarative pipeline ends with an error where its definitions register a source (Spark up to 4.3): leave"
+            " out `register`; Spark discovers the source where the server's PYSPARK_PYTHON has warmlog"
+        )
     name = WarmlogDataSource.name()
     session = getattr(spark, "_jsparkSession", None)  # None with Spark Connect
-    if session is None or not session.sessionState().dataSourceManager().dataSourceExists(name):
+    if session is not None and session.sessionState().dataSourceManager().dataSourceExists(name):
+        return
+    try:
         spark.dataSource.register(WarmlogDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != _DISCOVERED:
+            raise
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

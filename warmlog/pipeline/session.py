@@ -26,6 +26,8 @@ PYTHON = "PYSPARK_PYTHON"  # variable that names the Python of workers
 ADAPTIVE = "spark.sql.adaptive.enabled"
 ADAPTIVE_STREAMS = "spark.sql.adaptive.streaming.stateless.enabled"
 FIRST_WITH_ADAPTIVE_STREAMS = (4, 1)
+CONNECT = "sc://"  # begins addresses of Spark Connect
+REMOTE = "SPARK_REMOTE"  # variable with such an address
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit for the program it starts
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
@@ -75,6 +77,11 @@ def spark_session(job: str, master: str | None = None) -> Iterator[Any]:
 
     Workers run this Python unless PYSPARK_PYTHON names another. Under spark-submit, its master and settings apply.
     """
+    if (master or os.environ.get(REMOTE, "")).startswith(CONNECT):
+        raise PipelineError(
+            "jobs do not run through Spark Connect, which has no RDDs: name a master of Spark, such as spark://host:7077,"
+            f" or run them by spark-submit (without {REMOTE})"
+        )
     check_spark()
     os.environ.setdefault(PYTHON, sys.executable)
     from pyspark.sql import SparkSession
@@ -122,6 +129,18 @@ def has_adaptive_streams() -> bool:
     import pyspark
 
     return tuple(map(int, pyspark.__version__.split(".")[:2])) >= FIRST_WITH_ADAPTIVE_STREAMS
+
+
+def defines_pipeline() -> bool:
+    """Whether `spark-pipelines` is loading a file of definitions in this thread."""
+    module = sys.modules.get("pyspark.pipelines.graph_element_registry")  # needs more libraries than the extra has
+    if module is None:
+        return False
+    try:
+        module.get_active_graph_element_registry()
+    except RuntimeError:  # PySparkRuntimeError: no file of definitions is being loaded
+        return False
+    return True
 
 
 def _quiet(builder: Any) -> Any:

@@ -138,7 +138,7 @@ def _check_stream_partitions_are_fixed(context: TaskContext) -> None:
         raise PipelineError(
             f"a stream into a topic needs {ADAPTIVE_STREAMS}=false or transactional=true: adaptive execution may divide"
             " the rows of a micro-batch differently when it is repeated, and they would be stored twice"
-            f' (spark.conf.set("{ADAPTIVE_STREAMS}", "false"))'
+            f' (spark.conf.set("{ADAPTIVE_STREAMS}", "false"), or `configuration` of a declarative pipeline)'
         )
 
 
