@@ -157,7 +157,7 @@ interop-packages:
 	$(INTEROP) tests/console tests/deploy tests/packaging $(EMPTY_OK)
 
 stacks: setup
-	$(BIN)/pytest -m stacks tests/stacks $(ARGS)
+	$(BIN)/pytest -m stacks tests/stacks tests/pipeline/recipes $(ARGS)
 
 # Each is laid before the one of the environment. Its own sockets are not closed everywhere, which newer ones have mended.
 sparks: setup

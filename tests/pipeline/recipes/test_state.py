@@ -17,10 +17,7 @@ from tests.pipeline.session import takes_limits
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
 
-pytestmark = [
-    pytest.mark.interop,  # starts a Spark of its own
-    pytest.mark.skipif(not hasattr(GroupedData, "transformWithState"), reason="the method came with Spark 4.1"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(GroupedData, "transformWithState"), reason="the method came with Spark 4.1")
 PARTITIONS = 3
 POLL_S = 0.02
 
@@ -69,6 +66,7 @@ def write_program(broker: Broker, directory: Path, batch: int) -> None:
     (directory / "alarms.py").write_text(changed(block("state", "python alarms.py"), addresses))
 
 
+@pytest.mark.interop  # starts a Spark of its own
 def test_the_state_is_there_in_the_next_run(broker: Broker, tmp_path: Path) -> None:
     write_program(broker, tmp_path, 1_000_000)
     for first, count in ((1, 1000), (1001, 1500)):
@@ -77,6 +75,7 @@ def test_the_state_is_there_in_the_next_run(broker: Broker, tmp_path: Path) -> N
         assert stored(broker) == expected(first + count - 1)
 
 
+@pytest.mark.stacks
 @takes_limits
 def test_a_program_that_is_killed_in_mid_batch_raises_each_alarm_once(broker: Broker, tmp_path: Path) -> None:
     produce(broker, 1, 400)
