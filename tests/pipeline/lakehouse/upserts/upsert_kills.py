@@ -38,10 +38,9 @@ COMMIT = ("--every", "20ms", "-o", "maxOffsetsPerTrigger=1500", "-o", "maxSplitB
 class Upserted(kills.Values):
     """Writers upsert."""
 
-    @property
-    def formats(self) -> list[str]:
+    def options(self, kind: Kind) -> list[str]:
         """The options of writers."""
-        return ["--upsert"]
+        return ["--upsert", *super().options(kind)]
 
 
 UPSERTED = Upserted()
