@@ -1,10 +1,11 @@
 """Kill `warmlog pipeline table --upsert` at random moments while records arrive, then compare the table with a dict.
 
     python -m tests.pipeline.lakehouse.upserts.upsert_kills --kills 200 --seed 7 [--kind delta|iceberg] [--writers 2]
-        [--maintained]
+        [--maintained] [--arranged]
 
 Each round starts the writers, kills them with kill -9 after a random time, and appends random updates and deletes. With
---maintained, `warmlog pipeline table maintain` runs beside them, and is killed, too. DuckDB reads the files that the
+--maintained, `warmlog pipeline table maintain` runs beside them, and is killed, too. With --arranged, the table is
+partitioned, and its files are sorted. DuckDB reads the files that the
 libraries list. After each round no key has two rows; in the end the rows are those of a dict, and the audit has to
 agree.
 """
@@ -73,14 +74,21 @@ class Producer:
 
 
 def rounds(
-    producer: Producer, directory: Path, kind: Kind, count: int, writers: int, *, maintained: bool = False
+    producer: Producer,
+    directory: Path,
+    kind: Kind,
+    count: int,
+    writers: int,
+    *,
+    values: Upserted = UPSERTED,
+    maintained: bool = False,
 ) -> Iterator[int]:
     """Run and kill writers, and maintenance; yield the number of rows in the table after each round."""
     broker, chance, done = producer.broker, producer.chance, 0
     with Client(broker.native) as client:
         client.create_topic("orders", partitions=PARTITIONS, configs={"segment.bytes": "262144"})
     while done < count:
-        running = [kills.start(broker, directory, kind, UPSERTED, *COMMIT) for _ in range(writers)]
+        running = [kills.start(broker, directory, kind, values, *COMMIT) for _ in range(writers)]
         running += [kills.start_maintenance(directory, kind)] if maintained and done else []
         producer.produce()
         longest_s = kills.MAINTAINED_S if maintained else kills.LONGEST_S
@@ -115,15 +123,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, default=None)
     parser.add_argument("--writers", type=int, default=2)
     parser.add_argument("--maintained", action="store_true")
+    parser.add_argument("--arranged", action="store_true")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 32)
     print(f"seed {seed}")
-    wrong = 0
+    values, wrong = Upserted(arranged=given.arranged), 0
     for kind in [given.kind] if given.kind else KINDS:
         with tempfile.TemporaryDirectory() as name, Broker(data_dir=Path(name, "data")) as broker:
             producer = Producer(broker, random.Random(seed))
             count = given.kills if given.kind else given.kills // len(KINDS)
-            for rows in rounds(producer, Path(name), kind, count, given.writers, maintained=given.maintained):
+            how = {"values": values, "maintained": given.maintained}
+            for rows in rounds(producer, Path(name), kind, count, given.writers, **how):
                 print(f"{kind}: {rows:,} rows", flush=True)
             faults = finish(producer, Path(name), kind)
             wrong += len(faults) + kills.audit(broker, Path(name), kind)
