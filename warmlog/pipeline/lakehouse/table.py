@@ -70,7 +70,7 @@ class Table(Protocol):
         """Return the Arrow schema of files, with Iceberg's field ids if the table has them."""
 
     def full_schema(self) -> Any:
-        """Return the same with all columns, those that this job does not write included."""
+        """Return `schema` with all columns of the table, also those of other writers."""
 
     def arrangement(self) -> Arrangement:
         """Return how rows of the planned columns are arranged. Raises PipelineError for partitions it cannot write."""
