@@ -208,19 +208,25 @@ class TableJob:
         self._progress.positions = known | stored or None
 
     def _write(self, run: Runner, plan: Plan, decode: DecodeRules) -> list[WrittenGroup]:
-        rules = WriteRules(
-            store=self._table.store(),
-            decode=decode,
-            schema=self._table.schema(),
-            compression=self._settings.compression,
-            file_bytes=self._settings.file_bytes,
-            arrangement=self._table.arrangement(),
-            limits=self._settings.limits,
-        )
         groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
-        written = run(groups, writer(rules, rules_of(self._options)), size_of_group)
+        written: list[WrittenGroup] = run(groups, self._writer(decode), size_of_group)
         self._check_partitions(written)
         return written
+
+    def _writer(self, decode: DecodeRules) -> Any:
+        """Return the function that a task calls with its splits; it returns a WrittenGroup."""
+        rules = WriteRules(schema=self._table.schema(), decode=decode, **self._file_rules())
+        return writer(rules, rules_of(self._options))
+
+    def _file_rules(self) -> dict[str, Any]:
+        """Return the arguments of ParquetRules that are the same for all files of the table."""
+        return {
+            "store": self._table.store(),
+            "compression": self._settings.compression,
+            "file_bytes": self._settings.file_bytes,
+            "arrangement": self._table.arrangement(),
+            "limits": self._settings.limits,
+        }
 
     def _check_partitions(self, written: Sequence[WrittenGroup]) -> None:
         """Delete the files of a batch and raise PipelineError if they are of too many partitions."""

@@ -27,7 +27,7 @@ from warmlog.pipeline.lakehouse.upserts.changes import UpsertedGroup, UpsertRule
 from warmlog.pipeline.lakehouse.upserts.keys import BatchKeys, Offsets, Replacement, database_errors
 from warmlog.pipeline.lakehouse.upserts.rewriting import Without, rewrite_without
 from warmlog.pipeline.lakehouse.upserts.scratch import scratch_directory
-from warmlog.pipeline.lakehouse.writing import NewFile, ParquetRules, WrittenGroup, groups_of, size_of_group
+from warmlog.pipeline.lakehouse.writing import NewFile, ParquetRules, WrittenGroup
 from warmlog.pipeline.runner import LocalRunner, Runner
 from warmlog.pipeline.source.input import rules_of
 from warmlog.pipeline.source.options import ReadOptions
@@ -81,21 +81,14 @@ class UpsertJob(TableJob):
         return plan
 
     def _write(self, run: Runner, plan: Plan, decode: DecodeRules) -> list[WrittenGroup]:
-        rules = UpsertRules(
-            store=self._table.store(),
-            decode=decode,
-            schema=self._table.schema(),
-            compression=self._settings.compression,
-            file_bytes=self._settings.file_bytes,
-            arrangement=self._table.arrangement(),
-            limits=self._settings.limits,
-            scratch=str(self._directory),
-        )
-        groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
-        written: list[UpsertedGroup] = run(groups, upserter(rules, rules_of(self._options)), size_of_group)
-        self._changes = [part.changes for part in written]
-        self._check_partitions(written)
-        return list(written)
+        written = super()._write(run, plan, decode)
+        self._changes = [part.changes for part in written if isinstance(part, UpsertedGroup)]
+        return written
+
+    def _writer(self, decode: DecodeRules) -> Any:
+        scratch = str(self._directory)
+        rules = UpsertRules(schema=self._table.schema(), decode=decode, scratch=scratch, **self._file_rules())
+        return upserter(rules, rules_of(self._options))
 
     def _batch(self, receipt: Receipt, files: Sequence[NewFile]) -> Batch:
         listed = self._table.files()
@@ -156,14 +149,7 @@ class UpsertJob(TableJob):
                 parts.append(Without(file=there, offsets=superseded, topic=topic))
             else:
                 kept.append(file)
-        rules = ParquetRules(
-            store=store,
-            schema=self._table.full_schema(),
-            compression=self._settings.compression,
-            file_bytes=self._settings.file_bytes,
-            arrangement=self._table.arrangement(),
-            limits=self._settings.limits,
-        )
+        rules = ParquetRules(schema=self._table.full_schema(), **self._file_rules())
         made = rewrite_without(rules, parts) if parts else []
         self._committer.discard(again)
         return [*kept, *made], replaced
