@@ -1,28 +1,19 @@
 """docs/lakehouse-schemas.md: its commands run as written."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT, add_command, command_directory, run_block, shell_blocks
-from warmlog.testing import Broker
+from tests.documents import ROOT
+from tests.pipeline.lakehouse.documents import printed_by, shown_in
 
 DOCUMENT = "docs/lakehouse-schemas.md"
 
 
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
-    commands = command_directory(tmp_path)
-    add_command(commands, "python", sys.executable)
-    (tmp_path / "lake").mkdir()
-    with Broker(data_dir=tmp_path / "data") as broker:
-        printed = {
-            name: run_block(block, commands, tmp_path, {"WARMLOG_NATIVE": broker.native})
-            for name, block in shell_blocks(DOCUMENT).items()
-        }
+    printed = printed_by(DOCUMENT, tmp_path)
     assert "committed 2 records of 2 offsets" in printed["file"]
-    text = (ROOT / DOCUMENT).read_text()
-    assert printed["query"] == text.split("```text\n")[1].split("```")[0]
+    assert printed["query"] == shown_in(DOCUMENT)[0]
     assert "2 rows: nothing wrong" in printed["audit"]
 
 
