@@ -38,9 +38,9 @@ class Member:
         }  # fmt: skip
 
     def fetch(self, label: str, *acks: Ack, partitions: Sequence[int] | None = None, **fields: Any) -> dict[str, Any]:
-        """Fetch without waiting, and compare the acquired records."""
+        """Fetch, and compare the acquired records. Kafka answers before it unlocks a partition: the next one waits."""
         named = partitions if partitions is not None else ([0] if acks or not self.epoch else [])
-        usual = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
+        usual = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100}
         asked = self._fields(acks, *named, **usual | fields)
         answer: dict[str, Any] = self.s.quietly("ShareFetch", version=self.s.version("ShareFetch"), **asked)
         self.s.note(f"fetch {label}", _outcome(answer))
