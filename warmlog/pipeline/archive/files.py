@@ -146,13 +146,19 @@ class _File(ParquetFile):
     """A file of a task, flushed to disk when it is finished."""
 
     def __init__(self, path: Path, schema: Any, compression: str) -> None:
-        super().__init__(path, schema, compression)
+        self._stream = open(path, "wb")  # noqa: SIM115  # `close` closes it
+        super().__init__(self._stream, schema, compression)
         self._path = path
 
     def finish(self) -> None:
         """Write buffered rows and the footer, and flush the file. Raises OSError."""
         super().finish()
         sync(self._path)
+
+    def close(self) -> None:
+        """Close without writing buffered rows. Raises OSError."""
+        with self._stream:
+            super().close()
 
 
 def _parts(batch: Any, partition_by: PartitionBy) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,12 @@
-"""A Parquet file that is written a row group at a time; memory is bounded by one row group and one Arrow batch."""
+"""A Parquet file that is written a row group at a time, in a thread, while the rows of the next one are buffered.
+
+Compression and encoding hold no GIL, so a task reads and decodes meanwhile. Memory is bounded by two row groups and one
+Arrow batch.
+"""
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +15,70 @@ REPEATED = ("topic", "partition", "timestampType")  # columns with few distinct 
 
 
 class ParquetFile:
-    """Buffers record batches, and writes them as row groups. `sink`: a path, or a binary file open for writing."""
+    """Buffers record batches, and writes them as row groups. `sink`: a binary file open for writing; remains open."""
 
     def __init__(self, sink: Any, schema: Any, compression: str) -> None:
         from pyarrow import parquet
 
         repeated = [name for name in REPEATED if name in schema.names]
+        self._sink = sink
         self._schema = schema
         self._writer = parquet.ParquetWriter(sink, schema, compression=compression, use_dictionary=repeated)
         self._waiting: list[Any] = []
+        self._thread = ThreadPoolExecutor(1, "warmlog-parquet")  # started by the first full row group
+        self._writing: Future[int] | None = None
+        self._writing_bytes = 0
+        self._written_bytes = int(sink.tell())
         self.waiting_bytes = 0
 
     def add(self, batch: Any) -> None:
-        """Buffer a record batch; write a row group if there is enough for one. Raises OSError."""
+        """Buffer a record batch; begin to write a full row group. Raises OSError of earlier ones."""
         self._waiting.append(batch)
         self.waiting_bytes += batch.nbytes
         if self.waiting_bytes >= ROW_GROUP_BYTES:
             self.flush()
 
-    def flush(self) -> None:
-        """Write buffered rows as one row group. Raises OSError."""
-        if self._waiting:
-            import pyarrow as pa
+    def has_reached(self, size: int) -> bool:
+        """Return whether the row groups begun so far take this many bytes of the file. Raises OSError."""
+        if self._written_bytes + self._writing_bytes >= size:  # compressed, they hardly take more
+            self._wait()
+        return self._written_bytes >= size
 
-            table = pa.Table.from_batches(self._waiting, self._schema)
-            self._writer.write_table(table, row_group_size=table.num_rows)
+    def flush(self) -> None:
+        """Begin to write buffered rows as one row group. Raises OSError of earlier ones."""
+        self._wait()
+        if self._waiting:
+            self._writing = self._thread.submit(self._write, self._waiting)
+            self._writing_bytes = self.waiting_bytes
         self._waiting, self.waiting_bytes = [], 0
 
     def finish(self) -> None:
         """Write buffered rows and the footer. Raises OSError."""
-        self.flush()
-        self._writer.close()
+        self._wait()
+        if self._waiting:
+            self._write(self._waiting)
+        self.close()
 
     def close(self) -> None:
-        """Close without writing buffered rows."""
+        """Close without writing buffered rows; the footer lists the row groups that were written. Raises OSError."""
+        self._thread.shutdown()
+        self._waiting, self.waiting_bytes = [], 0
         self._writer.close()
+
+    def _wait(self) -> None:
+        """Wait until the row group before is written. Raises OSError if that failed."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            self._writing_bytes = 0
+            self._written_bytes = writing.result()
+
+    def _write(self, batches: Sequence[Any]) -> int:
+        """Write a row group; return the size of the file so far."""
+        import pyarrow as pa
+
+        table = pa.Table.from_batches(batches, self._schema)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        return int(self._sink.tell())
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """Write the records of splits as Parquet files of a table: one task of the job. No commit references them yet.
 
 1. Files have names that no other task uses, and are complete (and flushed, on local disks) before their task returns.
-2. Memory is bounded by a row group and one Arrow batch; a task continues in a new file at the target size.
+2. Memory is bounded by two row groups and one Arrow batch; a task continues in a new file at the target size.
 3. Small splits share a file, so that a commit of a thousand partitions does not add a thousand files.
 4. Rows of partitioned and sorted tables are sorted first (`arrangement.sorting`), so one file is open at a time.
 """
@@ -265,7 +265,7 @@ class FileSequence:
         if self._open is None:
             self._open = _File(self._rules, f"{PREFIX}{uuid4().hex}.parquet")
         self._open.add(batch)
-        if self._open.size >= self._rules.file_bytes:
+        if self._open.is_full:
             self._complete()
 
     def finish(self) -> None:
@@ -308,6 +308,7 @@ class _File:
         self._name = name
         self._store = rules.store
         self._schema = rules.schema
+        self._file_bytes = rules.file_bytes
         self._bounds: dict[str, tuple[Any, Any]] = {}
         self._bounded = [column for column in BOUNDED if column in rules.schema.names]
         self._rows = 0
@@ -315,9 +316,10 @@ class _File:
         self._parquet = ParquetFile(self._stream, rules.schema, rules.compression)
 
     @property
-    def size(self) -> int:
-        """Number of bytes written so far."""
-        return int(self._stream.tell())
+    def is_full(self) -> bool:
+        """Whether the file has its target size. Raises OSError."""
+        with self._named():
+            return self._parquet.has_reached(self._file_bytes)
 
     def add(self, batch: Any) -> None:
         import pyarrow as pa
@@ -334,7 +336,7 @@ class _File:
     def finish(self) -> NewFile:
         with self._named():
             self._parquet.finish()
-            size = self.size
+            size = int(self._stream.tell())
             self._stream.close()
             self._store.finished(self._name)
         return NewFile(name=self._name, size=size, rows=self._rows, bounds=self._bounds)
