@@ -397,7 +397,7 @@ def test_a_broker_that_is_away_is_waited_for_and_the_group_follows(kind: Kind, t
         job = TableJob(read_options(given), open_in(tmp_path, kind), TableSettings())
 
         def wait() -> None:
-            next(turns)()
+            next(turns, lambda: None)()  # a broker under load may be away once more
 
         receipts = job.run_every(LocalRunner(), wait)
         assert [next(receipts).rows for _ in range(2)] == [10, 5]
