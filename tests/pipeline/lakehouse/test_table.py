@@ -439,6 +439,9 @@ def test_the_command_leaves_out_aborted_transactions(kafka_fixtures: Path, kind:
 def test_wrong_targets_are_named(writer: DirectoryWriter, tmp_path: Path) -> None:
     source = ["--path", str(writer.directory.parent), "--until-end"]
     assert "the table has no name" in invoke("orders", "", *source, status=1)
+    given = ["--storage", "AWS_REGION=x"]
+    local = invoke("orders", str(tmp_path), *given, *source, status=1)
+    assert "is a local directory: storage options (AWS_REGION) are for object stores" in local
     assert "a warehouse needs an Iceberg catalog" in invoke("orders", "x", "--warehouse", "y", *source, status=1)
     assert "is not NAMESPACE.TABLE" in invoke(
         "orders", "orders", "--catalog", f"sqlite:///{tmp_path}/catalog.db", *source, status=1

@@ -27,5 +27,9 @@ def open_table(
     if catalog is None:
         if warehouse is not None:
             raise PipelineError("a warehouse needs an Iceberg catalog")
-        return DeltaTable(delta_uri(target), columns, storage or {}, wanted)
+        uri = delta_uri(target)
+        if storage and "://" not in uri:
+            names = ", ".join(sorted(storage))
+            raise PipelineError(f"{target} is a local directory: storage options ({names}) are for object stores")
+        return DeltaTable(uri, columns, storage or {}, wanted)
     return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns, wanted)
