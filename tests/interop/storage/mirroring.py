@@ -52,6 +52,7 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self.end(signal.SIGKILL)
+        sys.stderr.writelines(self.told)  # pytest shows it if the test has failed
 
     def end(self, sign: signal.Signals = signal.SIGTERM) -> None:
         assert self._process is not None

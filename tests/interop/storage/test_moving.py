@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from interop.compare.wire import BY_NAME, Connection
@@ -32,6 +32,7 @@ TOOLS = {
 }
 TOPIC, GROUP, CONSUMERS = "orders", "readers", "consumers"
 UNREADY = {14, 15, 16}  # the coordinator loads, is not available, or is another broker
+LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 LIMIT_S = 60
 RECORDS = 600
 COMMITTED = {0: 123, 1: 45}
@@ -184,7 +185,7 @@ def everything(bootstrap: str) -> Records:
     """All records, as a client of Kafka's sees them from the beginning."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "judge", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in (0, 1)])
-    ends = [consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30) for partition in (0, 1)]
+    ends = [watermarks(consumer, partition) for partition in (0, 1)]
     seen: Records = {0: {}, 1: {}}
     wanted = sum(end - start for start, end in ends)
     while sum(map(len, seen.values())) < wanted:
@@ -194,6 +195,19 @@ def everything(bootstrap: str) -> Records:
         seen[message.partition()][message.offset()] = (message.key(), message.value())
     consumer.close()
     return seen
+
+
+def watermarks(consumer: Consumer, partition: int) -> tuple[int, int]:
+    """Return the first offset and the end of a partition, once a broker that has just started leads it."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            first, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)
+        except KafkaException as error:
+            if error.args[0].code() not in LEADERLESS or time.monotonic() > deadline:
+                raise
+        else:
+            return first, end
 
 
 def produce_one(bootstrap: str) -> None:
