@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from warmlog.cli.pipeline.table import table as table_command
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import AuditState, TableAudit, audit_table
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted, wanted_of
+from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.maintenance.job import MaintenanceJob
 from warmlog.pipeline.lakehouse.table import OutcomeUnknownError
 from warmlog.pipeline.lakehouse.target import open_table
@@ -82,6 +84,22 @@ class Bucket:
         return sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
 
+class GlueBucket(Bucket):
+    """A bucket with Iceberg tables in a Glue catalog, which has a database `db` for each server."""
+
+    def storage(self, kind: Kind) -> dict[str, str]:
+        return {**super().storage(kind), "type": "glue", "glue.endpoint": self.endpoint, **_of_glue(KEYS)}
+
+    def target(self, kind: Kind) -> tuple[str, dict[str, str]]:
+        assert kind == "iceberg"
+        return f"db.{self.name.replace('-', '_')}", {"catalog": "glue", "warehouse": f"s3://{self.name}/warehouse"}
+
+
+def _of_glue(keys: dict[str, str]) -> dict[str, str]:
+    names = {"access_key": "glue.access-key-id", "secret_key": "glue.secret-access-key", "region": "glue.region"}
+    return {names[name]: value for name, value in keys.items()}
+
+
 # A process of its own: deltalake holds the interpreter's lock while it waits for some answers.
 SERVER = """
 import sys
@@ -107,6 +125,11 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def bucket(endpoint: str, tmp_path: Path) -> Bucket:
     return Bucket(endpoint, tmp_path)
+
+
+@pytest.fixture
+def glue(endpoint: str, tmp_path: Path) -> Bucket:
+    return GlueBucket(endpoint, tmp_path)
 
 
 def audited(bucket: Bucket, kind: Kind, options: ReadOptions) -> TableAudit:
@@ -163,10 +186,11 @@ def test_two_writers_at_once_add_each_offset_once(writer: DirectoryWriter, kind:
     assert len([info for info in everything if info.path.endswith(".parquet")]) == len(bucket.open(kind).files())
 
 
-def test_a_lost_answer_is_neither_loss_nor_double(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
-    def lose() -> None:
-        raise OutcomeUnknownError("the connection was closed")
+def lose() -> None:
+    raise OutcomeUnknownError("the connection was closed")
 
+
+def test_a_lost_answer_is_neither_loss_nor_double(writer: DirectoryWriter, kind: Kind, bucket: Bucket) -> None:
     assert len(copied(Watched(bucket.open(kind), once("after commit", lose)), options_of(writer))) == 1
     assert bucket.rows(kind) == BOTH
 
@@ -181,6 +205,30 @@ def test_killed_again_and_again_it_neither_loses_nor_doubles(
             continue
     copied(bucket.open(kind), options_of(writer))
     assert bucket.rows(kind) == BOTH
+
+
+def test_glue_fences_writers_and_loses_nothing_with_an_answer(writer: DirectoryWriter, glue: Bucket) -> None:
+    options = options_of(writer, maxOffsetsPerTrigger=30)
+    other = TableJob(options, glue.open("iceberg"), TableSettings())
+    acts: dict[str, Callable[[], Any]] = {"before commit": lambda: other.step(LocalRunner()), "after commit": lose}
+
+    def step(at: str) -> None:
+        acts.pop(at, lambda: None)()
+
+    copied(Watched(glue.open("iceberg"), step), options)
+    assert (acts, glue.rows("iceberg")) == ({}, BOTH)
+    result = audited(glue, "iceberg", options)
+    assert (sum(each.proved.in_log for each in result.partitions), result.findings) == (90, [])
+
+
+def test_a_table_in_glue_is_merged_and_continued_through_kills(writer: DirectoryWriter, glue: Bucket) -> None:
+    for steps in range(6, 36, 6):
+        with suppress(KilledError):
+            copied(Watched(glue.open("iceberg"), Killer(steps)), options_of(writer, maxOffsetsPerTrigger=10))
+    copied(glue.open("iceberg"), options_of(writer))
+    MaintenanceJob(upkeep_of(glue.open("iceberg")), pause=lambda _: None).run()
+    assert len(glue.open("iceberg").files()) == 1
+    assert glue.rows("iceberg") == BOTH
 
 
 def test_a_store_that_cannot_be_reached_is_an_error(writer: DirectoryWriter, tmp_path: Path) -> None:
