@@ -1,0 +1,81 @@
+"""Iceberg's own REST catalog: fetched once from Maven Central, and run with its state in a file of SQLite."""
+
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from interop.kafka_node import MissingToolError, locked
+from interop.ports import free_ports
+
+PROJECT = Path(__file__).parent / "iceberg"
+JARS = PROJECT / "target" / "jars"
+MAIN = "org.apache.iceberg.rest.RESTCatalogServer"
+START_S = 120.0
+INTERVAL_S = 0.1
+
+
+def fetch() -> None:
+    """Fetch the server's jars unless they are there. Raises MissingToolError."""
+    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if missing:
+        raise MissingToolError(f"not installed: {', '.join(missing)} (Debian: default-jre-headless and maven)")
+    stamp = PROJECT / "target" / "fetched"
+    with locked(PROJECT / "pom.xml"):
+        if not stamp.exists() or stamp.stat().st_mtime < (PROJECT / "pom.xml").stat().st_mtime:
+            command = ["mvn", "--batch-mode", "--quiet", "-Dstyle.color=never", "package"]
+            subprocess.run(command, cwd=PROJECT, check=True)
+            stamp.touch()
+
+
+class RestCatalog:
+    """A catalog in a process of its own, which keeps its port and its tables over restarts. A context manager.
+
+    `directory`: of the catalog's state, of the tables (`warehouse`) and of its log. It listens on all addresses: it has
+    no setting for one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        fetch()
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = directory / "catalog.log"
+        self._environment = {
+            **os.environ,
+            "CATALOG_REST_PORT": str(port),
+            "CATALOG_URI": f"jdbc:sqlite:{directory}/catalog.db",
+            "CATALOG_WAREHOUSE": f"file://{directory}/warehouse",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers. Raises RuntimeError with the end of its log if it does not."""
+        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", MAIN]
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(command, env=self._environment, stdout=output, stderr=output)
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/v1/config"):
+                    return
+            except (urllib.error.URLError, ConnectionError) as error:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"the catalog did not start: {self._log.read_text()[-2000:]}") from error
+            time.sleep(INTERVAL_S)
+
+    def kill(self) -> None:
+        """Kill the server."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()

@@ -1,0 +1,68 @@
+"""Iceberg tables in Iceberg's own REST catalog, which is killed again and again while jobs write to it."""
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from interop.iceberg_rest import RestCatalog
+from interop.kafka_node import MissingToolError
+from tests.documents import ROOT
+from tests.requires import lacks
+from warmlog import Client
+from warmlog.testing import Broker
+
+pytestmark = [pytest.mark.stacks, pytest.mark.timeout(900)]
+
+PARTITIONS, RECORDS, JOBS, KILLS = 3, 4_000, 2, 8
+LONGEST_S = 4.0  # between two kills
+
+
+def warmlog(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "warmlog", "pipeline", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_each_offset_is_there_once_though_the_catalog_is_killed(tmp_path: Path) -> None:
+    try:
+        catalog = RestCatalog(tmp_path)
+    except MissingToolError as error:
+        lacks(error)
+    values = random.Random(41)
+    with Broker(data_dir=tmp_path / "data") as broker, catalog:
+        with Client(broker.native) as client:
+            client.create_topic("orders", partitions=PARTITIONS)
+            for partition in range(PARTITIONS):
+                client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
+        where = ("--bootstrap", broker.native, "--catalog", catalog.url)
+        copy = ("table", "orders", "db.orders", *where, "--until-end", "-o", "maxOffsetsPerTrigger=200")
+        ended: list[subprocess.CompletedProcess[str]] = []
+
+        def run() -> None:
+            while (done := warmlog(*copy)).returncode:
+                ended.append(done)
+
+        jobs = [threading.Thread(target=run) for _ in range(JOBS)]
+        for job in jobs:
+            job.start()
+        kills = 0
+        while any(job.is_alive() for job in jobs) and kills < KILLS:
+            time.sleep(values.random() * LONGEST_S)
+            catalog.kill()
+            catalog.start()
+            kills += 1
+        for job in jobs:
+            job.join()
+        assert kills > 1
+        assert all("Traceback" not in done.stderr for done in ended), ended
+        assert ": nothing wrong\n" in warmlog("audit", "orders", "db.orders", *where).stdout
+        table = load_catalog("default", type="rest", uri=catalog.url).load_table("db.orders")
+        rows = table.scan(selected_fields=("partition", "offset")).to_arrow()
+        assert sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == [
+            (partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)
+        ]
