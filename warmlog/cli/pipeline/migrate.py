@@ -2,12 +2,13 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 
 import click
 
 from warmlog.cli.options import json_option
 from warmlog.cli.output import counted, print_json, print_line
-from warmlog.cli.pipeline.job import pipeline_errors
+from warmlog.cli.pipeline.job import TaskProgress, pipeline_errors
 
 
 @click.command()
@@ -16,14 +17,17 @@ from warmlog.cli.pipeline.job import pipeline_errors
 def migrate(directory: Path, as_json: bool) -> None:
     """Convert an archive to a Delta table in the same directory, without copying its files.
 
-    DIRECTORY is an archive written by `warmlog pipeline archive`. Its rows are read once, for their digests. Rows and
-    positions are in the table's first version; until it is committed, the directory remains an archive. Running the
-    command again changes nothing.
+    DIRECTORY is an archive that `warmlog pipeline archive` of version 0.1 or 0.2 has written. Its rows are read once,
+    to check them and for their digests. Rows and positions are in the table's first version; until it is committed, the
+    directory remains an archive. An archive by day or hour becomes a table partitioned by day(timestamp) or
+    hour(timestamp). Running the command again changes nothing.
     """
-    with pipeline_errors("deltalake", "pyarrow", "numpy", extra="lakehouse"):
-        from warmlog.pipeline.jobs.archive_migration import migrate_archive
+    with pipeline_errors("deltalake", "pyarrow", "numpy", extra="lakehouse"), TaskProgress("migrate") as progress:
+        from warmlog.pipeline.lakehouse.migration.job import migrate_archive
+        from warmlog.pipeline.runner import LocalRunner
 
-        done = migrate_archive(directory.absolute())
+        run = LocalRunner(progress.show if progress.enabled else None)
+        done = migrate_archive(run, directory.absolute())
     if as_json:
         print_json(asdict(done))
     elif done.is_new:
@@ -31,6 +35,7 @@ def migrate(directory: Path, as_json: bool) -> None:
             f"{done.table} is a Delta table now: {counted(done.rows, 'row')} in {counted(done.files, 'file')} of"
             f" {counted(done.batches, 'commit')}"
         )
-        print_line(f"continue it with: warmlog pipeline table TOPIC {directory} -o columns={','.join(done.columns)}")
+        options = f"-o columns={','.join(done.columns)} -o isolationLevel=read_uncommitted"
+        print_line(f"continue it with: warmlog pipeline table TOPIC {quote(str(directory))} {options}")
     else:
         print_line(f"{done.table} is a Delta table already")

@@ -1,11 +1,13 @@
 """Open the table named by a command."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted
 from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_uri
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable, open_catalog
+from warmlog.pipeline.lakehouse.migration.archive import is_archive
 
 
 def open_table(
@@ -31,5 +33,7 @@ def open_table(
         if storage and "://" not in uri:
             names = ", ".join(sorted(storage))
             raise PipelineError(f"{target} is a local directory: storage options ({names}) are for object stores")
+        if "://" not in uri and is_archive(Path(uri)):
+            raise PipelineError(f"{uri} is an archive of an earlier version: warmlog pipeline table migrate {uri}")
         return DeltaTable(uri, columns, storage or {}, wanted)
     return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns, wanted)
