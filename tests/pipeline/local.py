@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tests.pipeline.conftest import DirectoryWriter
 from warmlog.pipeline.source.arrow import ArrowDecoder, arrow_schema, record_batches
 from warmlog.pipeline.source.input import plan_batch
 from warmlog.pipeline.source.options import ReadOptions, read_options
@@ -44,3 +45,14 @@ def read_split(split: Split, options: ReadOptions) -> list[dict[str, Any]]:
         batch.validate(full=True)
     rows: list[dict[str, Any]] = pa.Table.from_batches(batches, arrow_schema(options.columns)).to_pylist()
     return rows
+
+
+def asked(writer: DirectoryWriter, **options: Any) -> ReadOptions:
+    given = {"path": str(writer.directory.parent), "topic": "orders", **options}
+    return read_options({name: str(value) for name, value in given.items()})
+
+
+def damage(log: Path, position: int = 70) -> None:
+    data = bytearray(log.read_bytes())
+    data[position] ^= 1
+    log.write_bytes(data)

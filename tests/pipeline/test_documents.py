@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.documents import ROOT, command_directory, run_block
+from tests.documents import ROOT, add_command, command_directory, run_block
 from tests.pipeline.session import python_path
 from warmlog.pipeline.sink.options import WRITE_TABLE
 from warmlog.pipeline.sink.rows import COLUMN_TYPES
@@ -69,6 +69,7 @@ def run_python(code: str, directory: Path) -> str:
 
 def test_every_example_prints_what_is_shown(can_run_spark: None, tmp_path: Path) -> None:
     commands = command_directory(tmp_path)
+    add_command(commands, "python", sys.executable)
     with Broker(data_dir=tmp_path / "data") as broker:
 
         def addressed(code: str) -> str:
@@ -77,8 +78,9 @@ def test_every_example_prints_what_is_shown(can_run_spark: None, tmp_path: Path)
         variables = {"WARMLOG_NATIVE": broker.native}
         printed = [run_block(addressed(one.code), commands, tmp_path, variables) for one in all_examples("sh")]
         assert "3,000 records" in printed[1]
-        assert "3 partitions, 3,000 records: nothing wrong" in printed[1]
+        assert "3 partitions, 3,000 rows: nothing wrong" in printed[1]
         assert (tmp_path / "lake" / "audit.svg").exists()
+        assert "[(3000,)]\n" in printed
         program = all_examples("python")
         code = "".join(f"{one.code}print({MARK!r})\n" for one in program)
         parts = run_python(addressed(code), tmp_path).split(f"{MARK}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from warmlog.cli.pipeline.archive import Interval, duration
+from warmlog.cli.pipeline.intervals import Interval, duration
 from warmlog.cli.pipeline.job import stats_line, until_terminated
 from warmlog.pipeline.errors import DataLossError, PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import JobStats, Reporter, Stopwatch, added
@@ -48,7 +48,7 @@ def test_a_stopwatch_counts_what_it_is_told_to_also_where_that_fails() -> None:
 
 def test_a_report_is_json_and_a_line(tmp_path: Path) -> None:
     times = iter([100.0, 102.0])
-    reporter = Reporter("archive", clock=lambda: next(times), now=lambda: datetime(2026, 11, 21, 10, tzinfo=UTC))
+    reporter = Reporter("table", clock=lambda: next(times), now=lambda: datetime(2026, 11, 21, 10, tzinfo=UTC))
     reporter.add(JobStats(rows=1000, batches=4, bytes=2048, decode_s=0.12345, skipped_batches=2))
     reporter.add_skipped_bytes(1 << 20)
     reporter.set_details(commits=1)
@@ -57,7 +57,7 @@ def test_a_report_is_json_and_a_line(tmp_path: Path) -> None:
     path.write_text("an older one")
     report.write(path)
     told = json.loads(path.read_text())
-    assert (told["job"], told["started"], told["elapsed_s"]) == ("archive", "2026-11-21T10:00:00Z", 2.0)
+    assert (told["job"], told["started"], told["elapsed_s"]) == ("table", "2026-11-21T10:00:00Z", 2.0)
     assert (told["rows_per_s"], told["decode_s"], told["skipped_bytes"], told["commits"]) == (500, 0.123, 1 << 20, 1)
     assert stats_line(report) == (
         "2.0 s, 500 records/s; 2.0 KiB in 4 batches, decoding 0.1 s; 1.0 MiB skipped by indexes; "

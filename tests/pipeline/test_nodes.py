@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.pipeline.lakehouse.tables import copied
 from tests.pipeline.sink.attempt import Task, some_identity, values, wait_for_markers
 from tests.pipeline.source.test_wire import Collector
 from tests.warmlog.cli.test_serve_nodes import Running, nodes
 from warmlog.client.blocking import Client
 from warmlog.client.errors import ConnectError
-from warmlog.pipeline.archive.job import ArchiveJob, ArchiveSettings
-from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.brokers import Brokers
-from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.lakehouse.target import open_table
 from warmlog.pipeline.sink import transactions
 from warmlog.pipeline.sink.options import WriteOptions
 from warmlog.pipeline.sink.task import open_cluster, write_in_transaction
@@ -149,12 +148,11 @@ def test_groups_are_committed_wherever_their_coordinators_are(cluster: Running, 
         assert [(one.partition, one.offset) for one in described.positions] == [(3, 7)]
 
 
-def test_an_archive_over_the_wire_has_each_record_once(cluster: Running, client: Client, tmp_path: Path) -> None:
-    topic = new_topic(client, "archived", VALUES)
+def test_a_table_over_the_wire_has_each_record_once(cluster: Running, client: Client, tmp_path: Path) -> None:
+    topic = new_topic(client, "copied", VALUES)
     options = read_options({"bootstrap": cluster.native[0], "topic": topic, "group": "lake"})
-    store = ArchiveStore(tmp_path / "lake")
-    with store.locked():
-        job = ArchiveJob(options, store, ArchiveSettings())
-        assert sum(commit.rows for commit in job.run_once(LocalRunner())) == RECORDS
+    table = open_table(str(tmp_path / "lake"), options.columns)
+    table.create()
+    assert sum(receipt.rows for receipt in copied(table, options)) == RECORDS
     (described,) = client.describe_groups("lake")
     assert {one.offset for one in described.positions} == {RECORDS // PARTITIONS}

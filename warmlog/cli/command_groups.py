@@ -18,11 +18,17 @@ from warmlog.inspect.errors import WrongPathError
 
 
 class LazyGroup(click.Group):
-    """A group whose commands come from a table: name -> (module, attribute, one-line help)."""
+    """A group whose commands come from a table: name -> (module, attribute, one-line help).
 
-    def __init__(self, *, table: Mapping[str, tuple[str, str, str]], **settings: Any) -> None:
+    `removed`: names of commands of earlier versions, each with what to use instead.
+    """
+
+    def __init__(
+        self, *, table: Mapping[str, tuple[str, str, str]], removed: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self.table = table
+        self._removed = removed or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # the base class names it
         """List the names of the commands in the order of the table."""
@@ -48,6 +54,8 @@ class LazyGroup(click.Group):
         """Find the command; for an unknown name, suggest the closest one."""
         name = args[0]
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            if name in self._removed:
+                raise click.UsageError(f"{name!r} was removed. {self._removed[name]}", ctx)
             import difflib  # needed only for an unknown name
 
             near = difflib.get_close_matches(name, self.table, n=1)

@@ -29,7 +29,7 @@ COMMANDS = {
     "transaction": ("warmlog.cli.root", "transaction", "List, describe and abort transactions; find hanging ones."),
     "log": ("warmlog.cli.root", "log", "Inspect and repair the files of a data directory, with or without a broker."),
     "tour": ("warmlog.cli.tour", "tour", "Create a topic whose index is not in memory, for the console's tour."),
-    "pipeline": ("warmlog.cli.root", "pipeline", "Count, archive, replay and audit records, with or without Spark."),
+    "pipeline": ("warmlog.cli.root", "pipeline", "Count, copy, replay and audit records, with or without Spark."),
     "completion": ("warmlog.cli.root", "completion", "Print the script that completes `warmlog` in a shell."),
 }
 
@@ -155,8 +155,7 @@ LOG_COMMANDS = {
 }
 
 PIPELINE_COMMANDS = {
-    "count": ("warmlog.cli.pipeline.archive", "count", "Count records from batch headers only."),
-    "archive": ("warmlog.cli.pipeline.archive", "archive", "Write records to Parquet files, each record exactly once."),
+    "count": ("warmlog.cli.pipeline.count", "count", "Count records from batch headers only."),
     "table": (
         "warmlog.cli.root",
         "table",
@@ -165,9 +164,9 @@ PIPELINE_COMMANDS = {
     "replay": (
         "warmlog.cli.pipeline.replay",
         "replay",
-        "Send records of a table, an archive or a topic to a topic.",
+        "Send records of a table or a topic to a topic.",
     ),
-    "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset; compare an archive with the log."),
+    "audit": ("warmlog.cli.pipeline.audit", "audit", "Account for every offset of a topic, or of a table."),
     "compact-report": ("warmlog.cli.pipeline.audit", "compact_report", "Estimate what compaction would save."),
 }
 
@@ -180,7 +179,7 @@ TABLE_COMMANDS = {
     "migrate": (
         "warmlog.cli.pipeline.migrate",
         "migrate",
-        "Convert an archive to a Delta table, without copying its files.",
+        "Convert an archive of an earlier version to a Delta table.",
     ),
     "maintain": (
         "warmlog.cli.pipeline.maintain",
@@ -310,6 +309,10 @@ log = LazyGroup(
 pipeline = LazyGroup(
     name="pipeline",
     table=PIPELINE_COMMANDS,
+    removed={
+        "archive": "Use `warmlog pipeline table TOPIC DIR --until-end`; for an archive that exists, first"
+        " `warmlog pipeline table migrate DIR`."
+    },
     help="Run jobs over partition directories and brokers, with or without Spark.",
 )
 

@@ -5,8 +5,8 @@
     register(spark)
     spark.read.format("warmlog").option("topic", "orders").option("path", "data").load()
 
-Start with `data_source`, then `source` (reads), `sink` (writes), `archive` and `jobs` (run by `warmlog pipeline`).
-Importing this package is cheap and needs no extra; Spark comes with `warmlog[spark]`.
+Start with `data_source`, then `source` (reads), `sink` (writes), `lakehouse` (tables) and `jobs` (run by `warmlog
+pipeline`). Importing this package is cheap and needs no extra; Spark comes with `warmlog[spark]`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -14,7 +14,7 @@ from warmlog.pipeline.session import call_frozen, check_spark
 
 WATCH_S = 0.2  # interval between checks of Spark's progress
 
-LOCAL_BYTES = 2 << 30  # a single process archives this much in the 5 to 20 s that Spark takes to start
+LOCAL_BYTES = 2 << 30  # a single process copies this much in the 5 to 20 s that Spark takes to start
 TASKS_PER_CORE = 2  # minimum number of tasks, so that a core that finishes early has another one
 
 Engine: TypeAlias = Literal["auto", "local", "spark"]

@@ -2,32 +2,27 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.archive.test_archive import archived, asked, damage, rows_in
-from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions, register
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter, positions
+from tests.pipeline.local import asked, damage
 from warmlog.broker.log.directory.checkpoint import (
     CLEANER_POINTS,
     LOG_STARTS,
-    PARTITION_METADATA,
     RECOVERY_POINTS,
     write_offsets,
-    write_topic_id,
 )
 from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.audit import audit as command
 from warmlog.client.blocking import Client
-from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.audit import Audit, audit_topics
@@ -50,8 +45,8 @@ def writer(write_partition: WritePartition) -> DirectoryWriter:
     return made
 
 
-def audited(writer: DirectoryWriter, table: Path | None = None) -> Audit:
-    return audit_topics(LocalRunner(), asked(writer), Reporter("audit"), table)
+def audited(writer: DirectoryWriter) -> Audit:
+    return audit_topics(LocalRunner(), asked(writer), Reporter("audit"))
 
 
 def told(audit: Audit) -> list[str]:
@@ -153,43 +148,6 @@ def test_a_log_that_ends_before_what_was_flushed(writer: DirectoryWriter) -> Non
     assert told(audited(writer)) == ["missing: ends at offset 600, although everything below 700 was flushed"]
 
 
-def test_an_archive_is_held_against_the_log(writer: DirectoryWriter, tmp_path: Path) -> None:
-    lake = ArchiveStore(tmp_path / "lake")
-    archived(lake, asked(writer), partition_by="hour")
-    writer.segment([b"new"] * 5)  # not archived yet, which is no fault
-    audit = audited(writer, lake.directory)
-    assert told(audit) == []
-    assert audit.partitions[0].table is not None
-    assert audit.partitions[0].table.both == 600
-    archived(lake, asked(writer), partition_by="hour")
-    (file,) = lake.batch_directory(2).rglob("*.parquet")
-    other = next(lake.batch_directory(1).rglob("*.parquet"))
-    wrong = other.read_bytes()
-    file.write_bytes(wrong)  # 600 rows where offsets 600 to 604 should be
-    assert told(audited(writer, lake.directory)) == [
-        "table: offsets 600 to 604 are in the log, but not in the archive",
-        "table: offsets 0 to 599 are in the archive more than once",
-    ]
-    for suffix in (".log", ".index", ".timeindex"):
-        os.unlink(log_of(writer, 200).with_suffix(suffix))
-    found = told(audited(writer, lake.directory))
-    assert "table: offsets 200 to 399 are in the archive, but not in the log" in found
-    with pytest.raises(PipelineError, match="is not an archive"):
-        audited(writer, tmp_path)
-
-
-def test_a_damaged_log_is_compared_with_its_archive(writer: DirectoryWriter, tmp_path: Path) -> None:
-    """The archive may be all that is left of the records."""
-    lake = ArchiveStore(tmp_path / "lake")
-    archived(lake, asked(writer))
-    damage(log_of(writer, 200), 70)
-    audit = audited(writer, lake.directory)
-    assert told(audit)[0].startswith("damage: offsets 200 to 209: the CRC")
-    assert told(audit)[1:] == ["table: offsets 200 to 209 are in the archive, but not in the log"]
-    assert audit.partitions[0].table is not None
-    assert audit.partitions[0].table.both == 590
-
-
 def test_a_broker_that_compacts_and_deletes_beneath(tmp_path: Path) -> None:
     settings = {
         "log.retention.check.interval.ms": 50,
@@ -202,22 +160,17 @@ def test_a_broker_that_compacts_and_deletes_beneath(tmp_path: Path) -> None:
         client.create_topic("orders", partitions=1, configs=both)
         client.create_topic("short", partitions=1, configs={"segment.bytes": "32768", "retention.bytes": "70000"})
         reads = {"path": str(broker.data_dir), "topic": "orders,short", "failOnDataLoss": "false"}
-        lake = ArchiveStore(tmp_path / "lake")
         for _ in range(15):
             for topic in ("orders", "short"):
                 client.produce_many(topic, [(b"k%d" % (at % 7), bytes(200)) for at in range(100)])
             assert told(audit_topics(LocalRunner(), read_options(reads), Reporter("audit"))) == []
-            archived(lake, read_options(reads))
         while not any(client.offsets("short", "beginning").values()):
             pass
         is_compacted = False
         while not is_compacted:
-            audit = audit_topics(LocalRunner(), read_options(reads), Reporter("audit"), lake.directory)
+            audit = audit_topics(LocalRunner(), read_options(reads), Reporter("audit"))
             assert told(audit) == []
             is_compacted = audit.partitions[0].total().compacted > 0
-        offsets = rows_in(lake.directory)
-        assert len([offset for offset in offsets if offset == 1499]) == 2  # the last of both topics
-        assert max(offsets.count(offset) for offset in set(offsets)) <= 2
 
 
 def test_the_records_of_a_damaged_batch_are_counted(write_partition: WritePartition) -> None:
@@ -294,38 +247,6 @@ def test_leader_epochs_are_told_and_never_go_back(write_partition: WritePartitio
     assert audit.partitions[0].epochs == [(1, 0), (4, 20), (5, 50)]
 
 
-def test_an_archive_of_another_topic_of_that_name_is_none_of_this(writer: DirectoryWriter, tmp_path: Path) -> None:
-    """Compared by offsets alone, 500 of 600 records would be in both."""
-    lake = ArchiveStore(tmp_path / "lake")
-    write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), UUID(int=1), sync=False)
-    register(writer.directory.parent, "orders", 1, UUID(int=1))
-    archived(lake, asked(writer, endingOffsets='{"orders":{"0":500}}'))
-    write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), UUID(int=2), sync=False)
-    register(writer.directory.parent, "orders", 1, UUID(int=2))
-    audit = audited(writer, lake.directory)
-    (finding,) = told(audit)
-    assert finding.startswith("table: the archive has only records of a deleted topic of this name")
-    table = audit.partitions[0].table
-    assert table is not None
-    assert (audit.partitions[0].topic_id, table.both, table.earlier) == ("AAAAAAAAAAAAAAAAAAAAAg", 0, 500)
-    archived(lake, asked(writer, failOnDataLoss="false"))
-    audit = audited(writer, lake.directory)
-    assert told(audit) == []
-    table = audit.partitions[0].table
-    assert table is not None
-    assert (table.both, table.earlier, table.twice) == (600, 500, 0)
-
-
-def test_an_archive_without_topic_ids_is_compared_by_times_as_well(writer: DirectoryWriter, tmp_path: Path) -> None:
-    lake = ArchiveStore(tmp_path / "lake")
-    archived(lake, asked(writer))
-    shutil.rmtree(writer.directory)
-    again = DirectoryWriter(writer.directory.parent)
-    again.segment(*[[b"x" * 20] * 10 for _ in range(70)], first_ms=NOW_MS + 1)
-    audit = audited(again, lake.directory)
-    assert told(audit) == ["table: offsets 0 to 599 are different in the archive: their timestamps differ"]
-
-
 def drawn(audit: Audit, path: Path) -> str:
     plot_audit(audit, path)
     return path.read_text()
@@ -381,3 +302,8 @@ def test_the_command_says_what_is_wrong_and_ends_with_1(writer: DirectoryWriter,
     assert f"{log_of(writer, 200)} at position 0: offsets 200 to 209: the CRC" in text
     assert "1 partition, 590 records: 1 finding" in text
     assert asdict(audited(writer))["finding_count"] == 1
+    moved = CliRunner().invoke(command, [*common, "--table", "lake"])
+    assert (moved.exit_code, "was replaced by an argument: warmlog pipeline audit TOPIC TABLE" in moved.stderr) == (
+        2,
+        True,
+    ), moved.output

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.archive.test_archive import asked, damage
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
-from tests.pipeline.local import plan
+from tests.pipeline.local import asked, damage, plan
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.count import Counted, count_records

@@ -1,18 +1,21 @@
-"""The jobs, without Spark but for one: counting by headers, archiving each record once."""
+"""The jobs, without Spark but for one: counting by headers, copying each record once."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from click.testing import CliRunner
 
-from tests.pipeline.archive.test_archive import damage, rows_in
 from tests.pipeline.conftest import DirectoryWriter
-from warmlog.cli.pipeline.archive import archive, count
+from tests.pipeline.local import asked, damage
 from warmlog.cli.pipeline.audit import audit, compact_report
+from warmlog.cli.pipeline.count import count
 from warmlog.cli.pipeline.replay import replay
+from warmlog.cli.pipeline.table import table
+from warmlog.cli.root import root
 from warmlog.client.blocking import Client
 from warmlog.pipeline import runner, session
 from warmlog.pipeline.errors import PipelineError
@@ -20,17 +23,12 @@ from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.count import count_records
 from warmlog.pipeline.runner import LOCAL_BYTES, LocalRunner, choose_engine
 from warmlog.pipeline.source.input import size_of
-from warmlog.pipeline.source.options import ReadOptions, read_options
+from warmlog.pipeline.source.options import read_options
 from warmlog.pipeline.source.planning import Split
 from warmlog.protocol.records.layout import Codec
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
-
-
-def asked(writer: DirectoryWriter, **options: Any) -> ReadOptions:
-    given = {"path": str(writer.directory.parent), "topic": "orders", **options}
-    return read_options({name: str(value) for name, value in given.items()})
 
 
 def test_records_are_counted_by_headers_and_opened_at_the_edges(write_partition: WritePartition) -> None:
@@ -61,7 +59,7 @@ def broker() -> Iterator[Broker]:
 def test_both_engines_give_the_same(
     on_this_spark: None, write_partition: WritePartition, tmp_path: Path, broker: Broker
 ) -> None:
-    """Whatever runs a job: the same output, but for times, and the same archive."""
+    """Whatever runs a job: the same output, but for times, and the same table."""
     for partition in range(2):
         writer = write_partition(partition=partition)
         for _ in range(2):
@@ -71,15 +69,16 @@ def test_both_engines_give_the_same(
     told: dict[str, list[Any]] = {}
     for engine in ("local", "spark"):
         common = (*source, "--engine", engine)
+        copied = tuple(word for word in common if word not in {"--topic", "orders"})
         lake, report = str(tmp_path / engine), tmp_path / f"{engine}.json"
         told[engine] = [
             forms(invoke(count, *common)),
             [
-                {**form, "files": len(form["files"])}
-                for form in forms(invoke(archive, *common, "--to", lake, "--report", str(report)))
+                (form["rows"], sum(rows for _, _, rows, _ in form["proofs"]["orders"]["0"]), form["topics"])
+                for form in forms(invoke(table, *copied, "orders", lake, "--until-end", "--report", str(report)))
             ],
             forms(invoke(compact_report, *common, "--top", "2")),
-            rows_in(Path(lake), "value"),
+            values_in(lake),
             [
                 {**form, "id": None}
                 for form in forms(
@@ -89,14 +88,16 @@ def test_both_engines_give_the_same(
         ]
         sound = damaged.read_bytes()
         damage(damaged)
-        (audited,) = forms(invoke(audit, *common, "--table", lake))
-        for partition in audited["partitions"]:
-            del partition["table"]["stats"]
-        told[engine].append(audited)
+        told[engine] += [forms(invoke(audit, *common)), forms(invoke(audit, *copied, "orders", lake))]
+        del told[engine][-1][0]["table"]
         damaged.write_bytes(sound)
         assert json.loads(report.read_text())["engine"] == engine
     assert told["local"] == told["spark"]
     assert sum(form["records"] for form in told["local"][0]) == 800
+
+
+def values_in(lake: str) -> list[bytes]:
+    return sorted(deltalake.DeltaTable(lake).to_pyarrow_dataset().to_table(columns=["value"])["value"].to_pylist())
 
 
 def forms(result: Any) -> list[Any]:
@@ -112,19 +113,28 @@ def test_the_commands_run_on_spark(
     common = (*source, "--engine", "spark")
     counted = invoke(count, *common, "--json")
     assert json.loads(counted.stdout)["records"] == 200
-    told = invoke(archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
-    assert told.stdout.startswith("batch 1: 200 records in 3 files"), told.output
-    frame = spark.read.parquet(str(tmp_path / "lake"))
+    copying = [word for word in common if word not in {"--topic", "orders"}]
+    lake = str(tmp_path / "lake")
+    told = invoke(table, *copying, "orders", lake, "--until-end", "--partition-by", "day(timestamp)")
+    assert told.stdout.startswith("committed 200 records of 200 offsets in 1 partition"), told.output
+    frame = spark.read.parquet(*deltalake.DeltaTable(lake).file_uris())
     assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(200))
-    again = invoke(archive, *common, "--to", str(tmp_path / "lake"), "--partition-by", "day")
+    again = invoke(table, *copying, "orders", lake, "--until-end")
     assert "nothing new" in again.stdout
     damaged = bytearray(log.read_bytes())
     damaged[70] ^= 1
     log.write_bytes(damaged)
-    failed = invoke(archive, *common, "--to", str(tmp_path / "other"))
+    failed = invoke(table, *copying, "orders", str(tmp_path / "other"), "--until-end")
     assert failed.exit_code == 1
     assert f"Error: {log}: damaged batch at position 0: the CRC" in failed.stderr
     assert "Error: option minPartitions" in invoke(count, *common, "-o", "minPartitions=none").stderr
+
+
+def test_a_removed_command_says_what_to_use() -> None:
+    done = CliRunner().invoke(root, ["pipeline", "archive", "--topic", "orders", "--to", "lake", "--every", "10s"])
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert "'archive' was removed. Use `warmlog pipeline table TOPIC DIR --until-end`;" in done.stderr
+    assert "archive" not in CliRunner().invoke(root, ["pipeline", "--help"]).stdout
 
 
 def test_small_jobs_start_no_spark(write_partition: WritePartition, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Records sent once more: from an archive or a part of a topic, each once also where a replay is tried again."""
+"""Records sent once more: from a table or a part of a topic, each once also where a replay is tried again."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from tests.pipeline.archive.test_archive import archived, asked
-from tests.pipeline.conftest import NOW_MS, DirectoryWriter
+from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.lakehouse.tables import KINDS, Kind, arguments_of, copied, open_in
 from tests.pipeline.lakehouse.test_maintenance import upkeep_of
 from warmlog.cli.pipeline.replay import replay as command
 from warmlog.client.blocking import Client
 from warmlog.client.producing.producer import Message
-from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.replay import (
@@ -26,7 +24,6 @@ from warmlog.pipeline.jobs.replay import (
     ReplayRules,
     ReplayTask,
     _paced,
-    plan_from_archive,
     plan_from_log,
     plan_from_table,
     replay,
@@ -37,7 +34,6 @@ from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.testing import Broker
 
-WritePartition = Callable[..., DirectoryWriter]
 HOUR_MS = 3_600_000
 
 
@@ -100,18 +96,6 @@ def test_a_replay_of_a_topic_keeps_all_of_a_record(broker: Broker, client: Clien
     assert stored(client, f"{source}-copy") == stored(client, source)
 
 
-@pytest.mark.parametrize("partition_by", ["none", "hour"])
-def test_a_replay_of_an_archive_keeps_all_of_a_record(
-    broker: Broker, client: Client, tmp_path: Path, partition_by: Any, source: str
-) -> None:
-    name = f"{source}-{partition_by}"
-    client.create_topic(name, partitions=3)
-    options = options_of(broker, source, maxOffsetsPerTrigger=50)
-    archived(ArchiveStore(tmp_path), options, partition_by=partition_by)
-    sent(broker, plan_from_archive(tmp_path, options), options, name)
-    assert stored(client, name) == stored(client, source)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replay_of_a_table_keeps_all_of_a_record(
     broker: Broker, client: Client, tmp_path: Path, kind: Kind, source: str
@@ -171,7 +155,7 @@ def test_the_command_takes_a_table(broker: Broker, client: Client, tmp_path: Pat
     dry = CliRunner().invoke(command, [*common, "--table", target, *where, *part])
     assert "60 records would be sent" in dry.stdout, dry.output
     missing = CliRunner().invoke(command, [*common, "--table", f"{target}-x", *where])
-    assert (missing.exit_code, "is neither a table nor an archive" in missing.stderr) == (1, True), missing.output
+    assert (missing.exit_code, "is not a table" in missing.stderr) == (1, True), missing.output
     lonely = CliRunner().invoke(command, [*common, "--catalog", "sqlite://"])
     assert (lonely.exit_code, "are for --table, which is missing" in lonely.stderr) == (2, True), lonely.output
 
@@ -188,38 +172,18 @@ def test_a_replay_that_is_tried_again_sends_what_is_missing(broker: Broker, clie
 def test_parts_by_time_and_offset(broker: Broker, source: str, tmp_path: Path) -> None:
     bounds = {"startingTimestamp": NOW_MS + HOUR_MS // 2, "endingTimestamp": NOW_MS + HOUR_MS}
     options = options_of(broker, source, **bounds)
-    archived(ArchiveStore(tmp_path), options_of(broker, source), partition_by="hour")
     table = open_in(tmp_path / "table", "delta")
     copied(table, options_of(broker, source))
     table.refresh()
-    for tasks in (plan_from_log(options), plan_from_archive(tmp_path, options), plan_from_table(table, options)):
+    for tasks in (plan_from_log(options), plan_from_table(table, options)):
         rules = ReplayRules(write=None, replay_id="dry")
         done = replay(LocalRunner(), tasks, rules, options, Reporter("replay"))
         assert [(one.records, one.first_offset, one.last_offset) for one in done] == [(10, 10, 19)] * 3
     each = {str(partition): 30 for partition in range(3)}
     options = options_of(broker, source, startingOffsets=json.dumps({source: each}))
-    (first, *_) = plan_from_archive(tmp_path, options)
+    (first, *_) = plan_from_table(table, options)
     done = replay(LocalRunner(), [first], ReplayRules(write=None, replay_id="dry"), options, Reporter("replay"))
     assert [(one.records, one.first_offset) for one in done] == [(10, 30)]
-
-
-def test_files_of_several_hours_are_read_in_the_order_of_offsets(
-    write_partition: WritePartition, tmp_path: Path
-) -> None:
-    writer = write_partition()
-    for turn in range(4):  # clocks that go to and fro
-        writer.segment([b"a"] * 7, [b"b"] * 6, first_ms=NOW_MS + turn % 2 * HOUR_MS)
-    archived(ArchiveStore(tmp_path / "lake"), asked(writer), partition_by="hour")
-    tasks = plan_from_archive(tmp_path / "lake", asked(writer))
-    from warmlog.pipeline.archive.table import read_in_order
-
-    offsets = [
-        offset
-        for task in tasks
-        for batch in read_in_order(task.files, ("offset",))
-        for offset in batch.column("offset").to_pylist()
-    ]
-    assert offsets == list(range(52))
 
 
 def test_a_rate_is_kept() -> None:
@@ -245,15 +209,19 @@ def test_a_topic_that_is_not_there_is_created_with_as_many_partitions(
     broker: Broker, client: Client, source: str, tmp_path: Path
 ) -> None:
     """Else the first record that keeps its partition would end the replay: a broker creates topics of one."""
-    archived(ArchiveStore(tmp_path), options_of(broker, source))
+    copied(open_in(tmp_path, "delta"), options_of(broker, source))
     common = ["--topic", source, "--native", broker.native, "--keep-partitions"]
-    for given in (["--table", str(tmp_path)], ["--bootstrap", broker.native], ["--path", str(broker.data_dir)]):
+    for given in (
+        ["--table", str(tmp_path / "delta")],
+        ["--bootstrap", broker.native],
+        ["--path", str(broker.data_dir)],
+    ):
         target = f"{source}-{given[0][2:]}"
         done = CliRunner().invoke(command, [*common, *given, "--to-topic", target])
         assert f"created topic {target} with 3 partitions" in done.stdout, done.output
         assert stored(client, target) == stored(client, source)
     client.create_topic(f"{source}-one", partitions=1)
-    failed = CliRunner().invoke(command, [*common, "--table", str(tmp_path), "--to-topic", f"{source}-one"])
+    failed = CliRunner().invoke(command, [*common, "--table", str(tmp_path / "delta"), "--to-topic", f"{source}-one"])
     assert "has no partition 2, but the source has: add partitions" in failed.stderr, failed.output
     assert stored(client, f"{source}-one") == {}
 
@@ -262,12 +230,16 @@ def test_a_partition_without_records_counts_and_ends_nothing(broker: Broker, cli
     client.create_topic("sparse", partitions=4)
     client.produce_many("sparse", [Message(value=b"old", timestamp=NOW_MS)], partition=0)
     client.produce_many("sparse", [Message(value=b"new", timestamp=NOW_MS + HOUR_MS)], partition=1)
-    archived(ArchiveStore(tmp_path), options_of(broker, "sparse"))
+    copied(open_in(tmp_path, "delta"), options_of(broker, "sparse"))
     common = ["--topic", "sparse", "--native", broker.native, "-o", f"startingTimestamp={NOW_MS + 1}"]
-    for given in (["--table", str(tmp_path)], ["--bootstrap", broker.native], ["--path", str(broker.data_dir)]):
+    for given, partitions in (
+        (["--table", str(tmp_path / "delta")], 2),  # up to the last one that has rows
+        (["--bootstrap", broker.native], 4),
+        (["--path", str(broker.data_dir)], 4),
+    ):
         target = f"sparse-{given[0][2:]}"
         done = CliRunner().invoke(command, [*common, *given, "--to-topic", target])
-        assert f"created topic {target} with 4 partitions" in done.stdout, done.output
+        assert f"created topic {target} with {partitions} partitions" in done.stdout, done.output
         assert [value for rows in stored(client, target).values() for _, value, _, _ in rows] == [b"new"]
     strict = [
         "-o",
@@ -278,23 +250,6 @@ def test_a_partition_without_records_counts_and_ends_nothing(broker: Broker, cli
         "sparse-x",
     ]
     assert "sparse-0 has no record at or past" in CliRunner().invoke(command, [*common, *strict]).stderr
-
-
-def test_an_archive_of_a_recreated_topic_is_replayed_in_the_order_it_was_written(
-    broker: Broker, client: Client, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    name = request.node.name
-    for values in ([b"old %d" % at for at in range(20)], [b"new %d" % at for at in range(30)]):
-        client.create_topic(name, partitions=1)
-        client.produce_many(name, values)
-        archived(ArchiveStore(tmp_path), options_of(broker, name, failOnDataLoss="false", maxOffsetsPerTrigger=8))
-        client.delete_topic(name)
-    options = options_of(broker, name)
-    tasks = plan_from_archive(tmp_path, options)
-    client.create_topic(name, partitions=1)
-    sent(broker, tasks, options, name)
-    values = [value for _, value, _, _ in stored(client, name)[0]]
-    assert values == [b"old %d" % at for at in range(20)] + [b"new %d" % at for at in range(30)]
 
 
 def test_the_command(broker: Broker, client: Client, source: str, tmp_path: Path) -> None:
@@ -314,4 +269,4 @@ def test_the_command(broker: Broker, client: Client, source: str, tmp_path: Path
         refused = CliRunner().invoke(command, [*common, *arguments])
         assert (refused.exit_code, message in refused.stderr) == (2, True), refused.output
     failed = CliRunner().invoke(command, ["--table", str(tmp_path), "--topic", "t", "--native", broker.native])
-    assert (failed.exit_code, "is neither a table nor an archive" in failed.stderr) == (1, True), failed.output
+    assert (failed.exit_code, "is not a table" in failed.stderr) == (1, True), failed.output

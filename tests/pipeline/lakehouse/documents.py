@@ -11,7 +11,7 @@ def printed_by(page: str, directory: Path) -> dict[str, str]:
     """Run the named commands of a page in a directory with `lake`; return what each block has printed."""
     commands = command_directory(directory)
     add_command(commands, "python", sys.executable)
-    (directory / "lake").mkdir()
+    (directory / "lake").mkdir(exist_ok=True)
     with Broker(data_dir=directory / "data") as broker:
         return {
             name: run_block(block, commands, directory, {"WARMLOG_NATIVE": broker.native})

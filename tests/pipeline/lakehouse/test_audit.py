@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from pyarrow import compute, parquet
 
 from tests.golden.partitions import read_seen
-from tests.pipeline.archive.test_recreated import write_epochs
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.lakehouse.tables import (
     Kind,
@@ -26,6 +25,7 @@ from tests.pipeline.lakehouse.tables import (
 )
 from tests.pipeline.lakehouse.test_exactly_once import expire_all_but_the_last, iceberg_table
 from tests.pipeline.lakehouse.test_table import recreate
+from tests.pipeline.source.test_recreated import write_epochs
 from warmlog.cli.pipeline.audit import audit as audit_command
 from warmlog.cli.root import root
 from warmlog.client.blocking import Client

@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 
 from tests.pipeline.lakehouse.documents import printed_by, shown_in
+from tests.pipeline.lakehouse.migration.archives import unpacked
 
 
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    unpacked("first", tmp_path / "stored").lake.rename(tmp_path / "lake" / "archive")
     printed, texts = printed_by("docs/lakehouse.md", tmp_path), shown_in("docs/lakehouse.md")
     assert "committed 3,000 records of 3,000 offsets" in printed["delta"]
     assert printed["query"] == "3000\n"
@@ -16,7 +19,7 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     assert printed["audit"].startswith(texts[0])
     assert printed["replay"].startswith(texts[1])
     assert "3,000 records sent to readings-again" in printed["replay"]
-    assert "is a Delta table now: 3,000 rows" in printed["migrate"]
+    assert "is a Delta table now: 40 rows in 6 files of 3 commits" in printed["migrate"]
     merged = re.sub(r"\S+ KiB", "KiB", printed["maintain"])
     assert merged.endswith(re.sub(r"\S+ KiB", "KiB", texts[2]))
     assert printed["scan"] == texts[3]

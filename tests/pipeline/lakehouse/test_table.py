@@ -12,8 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from tests.golden.partitions import read_seen
-from tests.pipeline.archive.test_archive import damage
-from tests.pipeline.archive.test_recreated import write_epochs
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter, register
 from tests.pipeline.lakehouse.tables import (
     Kind,
@@ -26,7 +24,8 @@ from tests.pipeline.lakehouse.tables import (
     options_of,
     query,
 )
-from tests.pipeline.local import plan
+from tests.pipeline.local import damage, plan
+from tests.pipeline.source.test_recreated import write_epochs
 from warmlog.broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
 from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.table import table as table_command

@@ -13,8 +13,8 @@ from tests.pipeline.local import plan
 from tests.warmlog.cli.test_serve_nodes import nodes
 from warmlog.broker.log.directory.checkpoint import HIGH_WATERMARKS, write_offsets
 from warmlog.broker.log.io.disk import Disk
-from warmlog.cli.pipeline.archive import count
 from warmlog.cli.pipeline.audit import audit
+from warmlog.cli.pipeline.count import count
 from warmlog.client.blocking import Client
 from warmlog.inspect.catalog import KnownTopic
 from warmlog.pipeline.errors import PipelineError

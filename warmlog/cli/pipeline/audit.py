@@ -15,7 +15,7 @@ from warmlog.cli.pipeline.job import JobOptions, bootstrap_option, job_options, 
 from warmlog.cli.pipeline.target import TableTarget, table_options
 
 if TYPE_CHECKING:
-    from warmlog.pipeline.jobs.audit import Audit, Compared, PartitionAudit
+    from warmlog.pipeline.jobs.audit import Audit, PartitionAudit
     from warmlog.pipeline.jobs.audit_segment import Hour
     from warmlog.pipeline.jobs.compaction import Compactable
 
@@ -32,16 +32,6 @@ AUDIT_COLUMNS = (
     Column("last offset", number=True),
     *(Column(name, number=True) for name in COUNTS),
 )
-COMPARED = {
-    "both": "both",
-    "different": "different",
-    "only log": "only_log",
-    "only archive": "only_table",
-    "twice": "twice",
-    "compacted since": "compacted",
-    "of earlier topics": "earlier",
-}
-TABLE_COLUMNS = (Column("topic"), Column("partition", number=True), *(Column(name, number=True) for name in COMPARED))
 COMPACT_COLUMNS = (
     Column("topic"),
     Column("partition", number=True),
@@ -73,7 +63,7 @@ TOP_COLUMNS = (
     type=click.Path(path_type=Path),
     help="With TABLE: skip offsets proved by the last audit with this file, and update the file.",
 )
-@click.option("--table", metavar="DIR", type=click.Path(path_type=Path), help="Compare this archive with the log.")
+@click.option("--table", "table_option", hidden=True)
 @click.option(
     "--by",
     type=click.Choice(["hour", "partition"]),
@@ -96,7 +86,7 @@ def audit(
     warehouse: str | None,
     storage: tuple[tuple[str, str], ...],
     state_file: Path | None,
-    table: Path | None,
+    table_option: str | None,
     by: str,
     plot_file: Path | None,
     as_json: bool,
@@ -113,11 +103,11 @@ def audit(
 
     The exit status is 1 if there are findings.
     """
+    if table_option is not None:
+        raise click.UsageError("--table was replaced by an argument: warmlog pipeline audit TOPIC TABLE.")
     schemas = {name: given.pop(name) for name in SCHEMA_NAMES}
     job = JobOptions(**{**given, "topic": _topic(topic_name, given["topic"])})
     if target is not None:
-        if table is not None:
-            raise click.UsageError("--table is for directories: omit TABLE.")
         where = TableTarget(target=target, catalog=catalog, warehouse=warehouse, storage=storage)
         if audit_target(job, bootstrap, where, state_file, plot_file, as_json=as_json, **schemas):
             context.exit(1)
@@ -137,7 +127,7 @@ def audit(
             raise click.UsageError("audit reads directories: give --path.")
         reporter = Reporter("audit")
         with running("audit", job, lambda: size_of(options), reporter) as run:
-            result = audit_topics(run, options, reporter, None if table is None else table.absolute())
+            result = audit_topics(run, options, reporter)
             report = reporter.report()
         if plot_file is not None:
             plot_audit(result, plot_file)
@@ -161,10 +151,6 @@ def _topic(argument: str | None, option: str | None) -> str:
 
 def _show_audit(audit: "Audit", by: str) -> None:
     print_table(AUDIT_COLUMNS, [row for partition in audit.partitions for row in _audit_rows(partition, by)])
-    compared = [partition.table for partition in audit.partitions if partition.table is not None]
-    if compared:
-        print_line()
-        print_table(TABLE_COLUMNS, [_table_row(partition) for partition in compared])
     for finding in audit.findings:
         print_line(str(finding))
     if audit.finding_count > len(audit.findings):
@@ -191,10 +177,6 @@ def _hour_cells(hour: "Hour") -> tuple[object, ...]:
     counts = (getattr(hour, name) or None for name in COUNTS)
     offsets = (hour.first_offset, hour.last_offset)
     return (time, f"{hour.records:,}", binary_size(hour.bytes), *offsets, *counts)
-
-
-def _table_row(compared: "Compared") -> tuple[object, ...]:
-    return (compared.topic, compared.partition, *(f"{getattr(compared, name):,}" for name in COMPARED.values()))
 
 
 @click.command("compact-report")

@@ -7,7 +7,7 @@ import click
 
 from warmlog.cli.options import json_option
 from warmlog.cli.output import Column, binary_size, counted, print_json, print_line, print_table
-from warmlog.cli.pipeline.archive import duration
+from warmlog.cli.pipeline.intervals import duration
 from warmlog.cli.pipeline.job import pipeline_errors, until_terminated, warnings_shown
 from warmlog.cli.pipeline.target import TableTarget, table_options
 

@@ -1,6 +1,5 @@
 """`warmlog pipeline replay`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -41,7 +40,7 @@ COLUMNS = (
 @click.option(
     "--table",
     metavar="TARGET",
-    help="Delta or Iceberg table to read the records from, named as for `table`; or an archive.",
+    help="Delta or Iceberg table to read the records from, named as for `table`.",
 )
 @table_options
 @click.option("--to-topic", metavar="TOPIC", help="Target topic. Default for a table: the records' own topic.")
@@ -65,7 +64,7 @@ def replay(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Send the records of a table, an archive or a topic to a topic.
+    """Send the records of a table or a topic to a topic.
 
     Keys, values, headers and timestamps are preserved. Select a part by `-o startingTimestamp=…`, `-o
     endingTimestamp=…`, `-o startingOffsets=…`, `-o endingOffsets=…`. The records of a partition are sent in order. A
@@ -134,17 +133,15 @@ def _read_options(job: JobOptions, bootstrap: str | None, where: TableTarget | N
 
 def _tasks(options: "ReadOptions", where: TableTarget | None) -> "list[ReplayTask]":
     from warmlog.pipeline.errors import PipelineError
-    from warmlog.pipeline.jobs.replay import plan_from_archive, plan_from_log, plan_from_table
+    from warmlog.pipeline.jobs.replay import plan_from_log, plan_from_table
     from warmlog.pipeline.session import check_libraries
 
     if where is None:
         return plan_from_log(options)
-    if where.is_archive:
-        return plan_from_archive(Path(where.target).absolute(), options)
     check_libraries("deltalake", "pyiceberg", "pyarrow", extra="lakehouse")
     table = where.open(())
     if not table.exists():
-        raise PipelineError(f"{table.name} is neither a table nor an archive")
+        raise PipelineError(f"{table.name} is not a table")
     table.refresh()
     return plan_from_table(table, options)
 

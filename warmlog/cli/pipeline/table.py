@@ -10,8 +10,8 @@ import click
 
 from warmlog.cli.options import json_option
 from warmlog.cli.output import counted, print_json, print_line
-from warmlog.cli.pipeline.archive import Interval, duration
 from warmlog.cli.pipeline.formats import format_options
+from warmlog.cli.pipeline.intervals import Interval, duration
 from warmlog.cli.pipeline.job import (
     JobOptions,
     bootstrap_option,

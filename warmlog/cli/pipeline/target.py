@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -25,12 +24,6 @@ class TableTarget:
     catalog: str | None
     warehouse: str | None
     storage: tuple[tuple[str, str], ...]
-
-    @property
-    def is_archive(self) -> bool:
-        """Return whether the target is an archive's directory that is not a Delta table."""
-        directory = Path(self.target)
-        return self.catalog is None and not (directory / "_delta_log").exists() and any(directory.glob("batch=*"))
 
     def open(self, columns: Sequence[str], wanted: "Wanted | None" = None) -> "DeltaTable | IcebergTable":
         """Return the table without reading it. `columns`: the columns to write. `wanted`: the arrangement of a new one.

@@ -1,4 +1,4 @@
-"""Parts shared by the jobs that copy topics into files: archives and tables.
+"""Parts shared by the jobs that copy topics into tables.
 
 Start with `progress` (choosing batches) and `metrics`, then `parquet` (a file that is written in row groups).
 """

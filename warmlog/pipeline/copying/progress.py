@@ -25,17 +25,15 @@ class Progress:
     """A job's positions, and the choice of its next batch. `positions`: at the last commit, None before the first.
 
     `until`: where the job ends, None for an endless job. `reached`: the ends of the last chosen batch. `lost`: number
-    of offsets that no longer existed when it was chosen. `verb`: the job's action on records, for messages.
+    of offsets that no longer existed when it was chosen.
     """
 
-    def __init__(self, options: ReadOptions, positions: dict[TopicPartition, Position] | None, *, verb: str) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.positions = positions
+        self.positions: dict[TopicPartition, Position] | None = None
         self.until: Mapping[TopicPartition, int] | None = None
         self.reached: dict[TopicPartition, Position] = {}
-        self.stopped: set[TopicPartition] = set()
         self.lost = 0
-        self._verb = verb
         self._warned: set[str] = set()
 
     @property
@@ -44,9 +42,9 @@ class Progress:
         return self.positions is not None and not self.options.fail_on_data_loss
 
     def split_options(self, parallelism: int) -> ReadOptions:
-        """Return options with a number of splits for a broker, unless one is given or partitions must not be split."""
+        """Return options with a number of splits for a broker, unless one is given."""
         options = self.options
-        if options.path is not None or options.min_partitions is not None or options.on_corrupt == "stop":
+        if options.path is not None or options.min_partitions is not None:
             return options
         return replace(options, min_partitions=2 * parallelism, min_split_offsets=MIN_SPLIT_OFFSETS)
 
@@ -77,7 +75,7 @@ class Progress:
         return {key_of(extent): (self._start(extent), self._end(extent)) for extent in extents}
 
     def _is_wanted(self, key: TopicPartition) -> bool:
-        return key not in self.stopped and (self.until is None or key in self.until)
+        return self.until is None or key in self.until
 
     def _start(self, extent: Extent) -> int:
         """Return the position to continue at: the end of the last commit, or the start of a new partition."""
@@ -97,7 +95,7 @@ class Progress:
 
     def _lose(self, what: str, count: int) -> None:
         if self.options.fail_on_data_loss:
-            raise DataLossError(f"{what} (failOnDataLoss=false {self._verb} what is left)")
+            raise DataLossError(f"{what} (failOnDataLoss=false copies what is left)")
         self.warn(what)
         self.lost += count
 

@@ -1,4 +1,4 @@
-"""The job behind `warmlog pipeline replay`: send records of a table, of an archive or of part of a topic to a topic.
+"""The job behind `warmlog pipeline replay`: send records of a table or of part of a topic to a topic.
 
 1. A partition is one task, and its rows are sent in offset order. So the records of a key keep their order, and with
    `keep_partitions` so do all records of a partition.
@@ -10,10 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from warmlog.pipeline.archive.table import TableFile, read_commits, read_in_order, table_files
 from warmlog.pipeline.brokers import Brokers
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError
@@ -51,15 +49,14 @@ class ReplayRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTask:
-    """One partition: splits of a log, files of an archive, or rows of a table.
+    """One partition: splits of a log, or rows of a table.
 
-    For files and rows, the task also has the bounds of the records to send (times in ms, ends excluded).
+    For rows, the task also has the bounds of the records to send (times in ms, ends excluded).
     """
 
     topic: str
     partition: int
     splits: tuple[AnySplit, ...] = ()
-    files: tuple[TableFile, ...] = ()
     rows: TableRows | None = None
     first_offset: int | None = None
     end_offset: int | None = None
@@ -114,18 +111,6 @@ def _check_topics(name: str, keys: Iterable[TopicPartition], options: ReadOption
         raise PipelineError(f"{name} has no topic {', '.join(sorted(missing))}")
 
 
-def plan_from_archive(directory: Path, options: ReadOptions) -> list[ReplayTask]:
-    """Return a task for each partition of an archive. Raises PipelineError if it lacks a topic."""
-    commits = read_commits(directory)
-    files = table_files(directory, commits)
-    archived = {*files, *commits[-1].positions()}  # a partition without records has a position but no file
-    _check_topics(str(directory), archived, options)
-    wanted = sorted(key for key in archived if options.topics.wants(*key))
-    return [
-        _bounded(ReplayTask(topic=key[0], partition=key[1], files=tuple(files.get(key, ()))), options) for key in wanted
-    ]
-
-
 def _bounded(task: ReplayTask, options: ReadOptions) -> ReplayTask:
     key = task.topic, task.partition
     first, end = _bound(options.start, key), _bound(options.end, key)
@@ -169,8 +154,7 @@ def prepare_target(brokers: Brokers, topic: str, tasks: Sequence[ReplayTask], *,
 
 def size_of_task(task: ReplayTask) -> int:
     """Return the number of bytes that a task reads. Raises OSError."""
-    files = sum(Path(file.path).stat().st_size for file in task.files)
-    return files + sum(map(size_of_split, task.splits)) + (0 if task.rows is None else task.rows.size)
+    return sum(map(size_of_split, task.splits)) + (0 if task.rows is None else task.rows.size)
 
 
 def replay(
@@ -211,8 +195,8 @@ def _send(rules: ReplayRules, write: WriteOptions, task: ReplayTask, batches: It
 
 def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[Any]:
     """Yield the record batches of a task in offset order."""
-    if task.files or task.rows is not None:
-        yield from _stored_rows(task)
+    if task.rows is not None:
+        yield from _stored_rows(task, task.rows)
         return
     from warmlog.pipeline.source.arrow import ArrowDecoder, record_batches
 
@@ -225,14 +209,8 @@ def _rows(task: ReplayTask, read_rules: ReadRules, stats: JobStats) -> Iterator[
             return
 
 
-def _stored_rows(task: ReplayTask) -> Iterator[Any]:
-    first, end = task.first_offset or 0, task.end_offset
-    if task.rows is not None:
-        batches = read_rows(task.rows, COLUMNS, first=first, end=end)
-    else:
-        files = [file for file in task.files if file.end_offset > first and (end is None or file.first_offset < end)]
-        batches = read_in_order(files, COLUMNS)
-    for batch in batches:
+def _stored_rows(task: ReplayTask, rows: TableRows) -> Iterator[Any]:
+    for batch in read_rows(rows, COLUMNS, first=task.first_offset or 0, end=task.end_offset):
         if "value" not in batch.schema.names:
             raise PipelineError(f"{task.topic}-{task.partition} has no column value, so there is nothing to replay")
         wanted = _wanted(batch, task)

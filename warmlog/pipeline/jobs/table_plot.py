@@ -1,6 +1,6 @@
 """Plot an audit of a table: what became of the offsets of each partition.
 
-A table's audit counts offsets by partition, so bars are partitions, where the audit of an archive has hours.
+A table's audit counts offsets by partition, so bars are partitions, where the audit of directories has hours.
 """
 
 from collections.abc import Sequence

@@ -94,7 +94,7 @@ class TableJob:
         self._committer = Committer(table, pause)
         self._schemas = SchemaCatalog(settings.formats, options.columns)
         self._committed: set[TopicPartition] = set()
-        self._progress = Progress(options, None, verb="copies")
+        self._progress = Progress(options)
         self._group = GroupOffsets(options, self._progress.warn)
         self._group.is_behind = True  # the last run may have been killed between a table commit and the group's
         self._pace: Pace | None = None

@@ -1,4 +1,4 @@
-"""Positions of streams and archives: the next offset to read, and the log to which it belongs.
+"""Positions of streams and tables: the next offset to read, and the log to which it belongs.
 
     {"orders": {"topicId": "AAAAAAAAAAAAAAAAAAAABw",
                 "partitions": {"0": {"offset": 1200, "leaderEpoch": 3}, "1": {"offset": 994, "leaderEpoch": 3}}}}

@@ -205,6 +205,7 @@ def test_no_command_takes_an_archive_for_a_table(hours: StoredArchive) -> None:
         ("table", "orders", hours.lake, "--path", hours.data, "--until-end"),
         ("audit", "orders", hours.lake, "--path", hours.data),
         ("table", "maintain", hours.lake),
+        ("replay", "--topic", "orders", "--table", hours.lake, "--dry-run"),
     ):
         done = run_command(*arguments)
         assert (done.exit_code, done.stderr.endswith(message)) == (1, True), done.output

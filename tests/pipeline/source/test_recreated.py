@@ -5,16 +5,11 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from tests.pipeline.archive.test_archive import archived, rows_in
-from tests.pipeline.conftest import NOW_MS, DirectoryWriter, register
-from warmlog.broker.log.directory.checkpoint import PARTITION_METADATA, write_topic_id
-from warmlog.broker.log.io.disk import Disk
+from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from warmlog.client.blocking import Client
-from warmlog.pipeline.archive.store import ArchiveStore
 from warmlog.pipeline.errors import DataLossError
 from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.pipeline.source.ranges import Bounds
@@ -24,7 +19,6 @@ from warmlog.protocol.records.builder import build_batch
 from warmlog.testing import Broker
 
 WritePartition = Callable[..., DirectoryWriter]
-ID = UUID(int=7)
 BEFORE, AFTER = 100, 150  # records of the old topic, and of the new one
 
 
@@ -132,39 +126,6 @@ def test_offsets_of_older_checkpoints_are_read(broker: Broker, client: Client, t
     assert end[topic]["partitions"]["0"]["offset"] == BEFORE
     assert end[topic]["topicId"]
     assert len(read(reader, {topic: {"0": 10}}, {topic: {"0": 30}}, options)) == 20
-
-
-@pytest.mark.parametrize("source", ["bootstrap", "path"])
-def test_an_archive_of_a_recreated_topic_fails_or_begins_again(
-    broker: Broker, client: Client, topic: str, source: str, tmp_path: Path
-) -> None:
-    store = ArchiveStore(tmp_path)
-    archived(store, asked(source, broker, topic))
-    recreate(client, topic)
-    with pytest.raises(DataLossError, match=f"{topic}-0: the topic was deleted and created again"):
-        archived(store, asked(source, broker, topic))
-    commits = archived(store, asked(source, broker, topic, failOnDataLoss="false"))
-    assert sum(commit.rows for commit in commits) == AFTER
-    assert rows_in(tmp_path, "value").count(b"new 0") == 1
-    assert archived(store, asked(source, broker, topic)) == []
-
-
-def test_commits_without_topic_ids_are_continued(write_partition: WritePartition, tmp_path: Path) -> None:
-    writer = write_partition()
-    writer.segment([b"a"] * 10)
-    write_topic_id(Disk(), str(writer.directory / PARTITION_METADATA), ID, sync=False)
-    register(writer.directory.parent, "orders", 1, ID)
-    options = read_options({"path": str(writer.directory.parent), "topic": "orders"})
-    store = ArchiveStore(tmp_path / "lake")
-    archived(store, options)
-    path = store.batch_directory(1) / "_commit.json"
-    form = json.loads(path.read_text())
-    for name in ("topic_ids", "leader_epochs"):
-        del form[name]
-    path.write_text(json.dumps(form))
-    writer.segment([b"b"] * 5)
-    (commit,) = archived(store, options)
-    assert (commit.rows, commit.topic_ids) == (5, {"orders": "AAAAAAAAAAAAAAAAAAAABw"})
 
 
 # -- logs that were cut and written again, which leader epochs tell ---------------------------------------------------
