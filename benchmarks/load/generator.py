@@ -21,7 +21,9 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from struct import Struct
-from time import clock_gettime, perf_counter, process_time
+from time import perf_counter, process_time
+
+from benchmarks.load.processor_time import ProcessorMeter
 
 LENGTH = Struct(">I")
 RECEIVE_BYTES = 256 << 10  # stays in the processor's cache while large replies pass through it
@@ -29,7 +31,6 @@ HEAD_BYTES = 512  # bytes of a large reply that are checked, since its records m
 STALL_S = 60.0  # longer than any pause of a healthy contestant; Kafka can take 20 s for a first request of this size
 RING_BYTES = 64 << 10  # small requests are repeated up to this size, so that many are sent in one call
 ROOT = Path(__file__).parents[2]
-CPUCLOCK_SCHED = 2  # Linux's <linux/posix-timers.h>
 
 
 class LoadError(Exception):
@@ -53,7 +54,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load of one measurement on a server, which consists of the processes `pids`.
+    """The load of one measurement on a server, which consists of the processes `pids` and their descendants.
 
     `good`: bytes that each good reply contains, empty for no check. `processes`: number of processes that generate the
     load together.
@@ -160,7 +161,7 @@ class _Driver:
         """Count from now on for this long, or until the last reply if None. Begins unless that was done before."""
         for connection in self._connections:
             connection.forget()
-        began_at, load_cpu_s, server_cpu_s = perf_counter(), process_time(), sum(map(cpu_seconds, pids))
+        meter, load_cpu_s, began_at = ProcessorMeter(pids), process_time(), perf_counter()
         if not self._begun:
             self.begin()
         self.turn(None if seconds is None else began_at + seconds)
@@ -169,7 +170,7 @@ class _Driver:
             replies=sum(connection.replies for connection in self._connections),
             received_bytes=sum(connection.received_bytes for connection in self._connections),
             elapsed_s=elapsed_s,
-            server_cpu_s=sum(map(cpu_seconds, pids)) - server_cpu_s,
+            server_cpu_s=meter.used_s(),
             load_cpu_s=process_time() - load_cpu_s,
             latencies_s=[latency for connection in self._connections for latency in connection.latencies_s],
         )
@@ -360,11 +361,3 @@ class _Connection:
     def _check(self, start: int, end: int, count: int) -> None:
         if self._good and count and self._buffer.count(self._good, start, end) < count:
             raise LoadError(f"not a good reply: {bytes(self._buffer[start : min(end, start + HEAD_BYTES)])!r}")
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time used by all threads of a process. Raises OSError if it does not exist.
-
-    It is read from the clock of clock_getcpuclockid(3), since /proc counts in steps of 10 ms.
-    """
-    return clock_gettime((~pid << 3) | CPUCLOCK_SCHED)

@@ -21,6 +21,7 @@ from time import perf_counter
 from benchmarks.harness import Conditions, Figures
 from benchmarks.load.generator import LENGTH, ROOT, LoadError
 from benchmarks.load.native import Address, NativeWire
+from benchmarks.load.processor_time import ProcessorMeter
 from benchmarks.servers.contestants import ENVIRONMENT, StartError
 
 BLOCK = 200  # requests
@@ -36,6 +37,11 @@ class SwitchedBroker:
     def __init__(self, process: subprocess.Popen[str], address: Address) -> None:
         self._process = process
         self.address = address
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
 
     def turn(self, what: str, *, on: bool) -> None:
         """Switch a feature, and wait until that is done. Raises StartError if the broker has exited."""
@@ -76,22 +82,30 @@ class Comparison:
     fetch_bytes: int = 0
 
     def measure(self, conditions: Conditions) -> Figures:
-        """Return microseconds per request with and without the feature, and the cost. Raises LoadError, StartError."""
+        """Return microseconds per request with and without the feature, and the cost. Raises LoadError, StartError.
+
+        `cpu_us` is the broker's processor time per request with the feature.
+        """
         with switched_broker(conditions.directory) as broker, ExitStack() as stack:
             request = self._prepare(broker.address)
             sockets = [stack.enter_context(_connected(broker.address)) for _ in range(self.connections)]
             run_block(sockets, request, BLOCK)
             on_s, off_s = [], []
+            on_cpu_us = []
             for number in range(conditions.scaled(PAIRS)):
                 for on in (True, False) if number % 2 else (False, True):
                     broker.turn(self.what, on=on)
                     run_block(sockets, request, SETTLE)
+                    meter = ProcessorMeter((broker.pid,))
                     (on_s if on else off_s).append(run_block(sockets, request, BLOCK) / BLOCK)
+                    if on:
+                        on_cpu_us.append(meter.us_per(BLOCK))
             broker.turn(self.what, on=True)
         cost = median_of([on / off - 1 for on, off in zip(on_s, off_s, strict=True)])
         return {
             "on_us": median(on_s) * 1e6,
             "off_us": median(off_s) * 1e6,
+            "cpu_us": median(on_cpu_us),
             "cost": cost.value,
             "cost_low": cost.low,
             "cost_high": cost.high,

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.harness import Conditions, Figures
 from benchmarks.load.generator import Flow
 from benchmarks.load.paced import Pace, PaceResult
-from benchmarks.servers.contestants import Running
+from benchmarks.servers.contestants import Running, costs
 from benchmarks.servers.kafka import KafkaBroker
 from benchmarks.servers.limits import SLICE_BYTES
 from benchmarks.servers.throttle import throttled
@@ -45,7 +45,10 @@ class Replay:
     records: int
 
     def measure(self, broker: KafkaBroker, conditions: Conditions) -> Figures:
-        """Measure latencies before and during the replay, and the readers' rate. Raises ThrottleError, LoadError."""
+        """Measure latencies before and during the replay, and the readers' rate. Raises ThrottleError, LoadError.
+
+        The server's processor time is related to what the readers receive.
+        """
         with broker.start(conditions.directory) as server:
             home = broker.standing.home
             assert home is not None, "it is started"
@@ -61,8 +64,10 @@ class Replay:
                 during = self._live(broker, server, seconds)
                 replayed = replaying.result()
                 from_disk = (disk.read_bytes() - began_with) / seconds
+        read = replayed.received_bytes / len(self.batch) * self.records
         return {
             **figures(quiet, during),
+            **costs(replayed.server_cpu_s, records=read, requests=replayed.replies, size=replayed.received_bytes),
             "readers_mb_per_s": replayed.received_bytes / replayed.elapsed_s / 1e6,
             "disk_share": replayed.received_bytes / replayed.elapsed_s / DISK_BYTES_PER_S,
             "disk_read_share": from_disk / DISK_BYTES_PER_S,

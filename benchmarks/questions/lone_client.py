@@ -18,9 +18,10 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.load.generator import LENGTH, ROOT, cpu_seconds
+from benchmarks.load.generator import LENGTH, ROOT
 from benchmarks.load.kafka_wire import KafkaWire
 from benchmarks.load.native import Address
+from benchmarks.load.processor_time import ProcessorMeter
 from benchmarks.servers.contestants import ENVIRONMENT
 from benchmarks.servers.kafka import start_warmlog_for_kafka
 from benchmarks.serving.loads import produce
@@ -122,9 +123,9 @@ def connected(address: Address) -> Iterator[socket.socket]:
 def measured(server: Server) -> Round:
     """Send a block of requests to a server."""
     server.block(SETTLE)
-    before = cpu_seconds(server.pid)
+    meter = ProcessorMeter((server.pid,))
     times = server.block(BLOCK)
-    return Round(median(times) * 1e6, (cpu_seconds(server.pid) - before) / BLOCK * 1e6)
+    return Round(median(times) * 1e6, meter.us_per(BLOCK))
 
 
 def table(rounds: Sequence[dict[str, Round]]) -> str:

@@ -16,6 +16,7 @@ from benchmarks.harness import Conditions, Figures
 from benchmarks.load.generator import Flow, LoadError
 from benchmarks.load.kafka_wire import KafkaWire
 from benchmarks.load.paced import Pace, PaceResult
+from benchmarks.load.processor_time import ProcessorMeter
 from benchmarks.servers.contestants import Broker, Running, start_warmlog
 from warmlog.protocol.records.builder import build_batch
 
@@ -56,7 +57,11 @@ class Upkeep:
     timestamp_ms: int
 
     def measure(self, broker: Broker, conditions: Conditions) -> Figures:
-        """Measure latencies before and during the work. Raises LoadError, also if the work was not done."""
+        """Measure latencies before and during the work. Raises LoadError, also if the work was not done.
+
+        The broker's processor time until the work is done, its compaction process included, is related to the bytes
+        worked on.
+        """
         assert isinstance(broker.wire, KafkaWire), "the only one that changes settings"
         wire = broker.wire
         with broker.start(conditions.directory) as server:
@@ -64,10 +69,13 @@ class Upkeep:
             os.sync()  # otherwise the kernel writes back all that data during a measurement
             full = _size(conditions.directory)
             quiet = self._keep(wire, server, QUIET_S * conditions.scale)
+            meter = ProcessorMeter(server.pids)
             wire.alter_topic(server.address, WORKED_ON, self.work.begin)
             during = self._keep(wire, server, DURING_S * conditions.scale)
             _wait_until_small(conditions.directory, full // 4)
+            cpu_us_mb = meter.us_per(full / 1e6)
         return {
+            "cpu_us_mb": cpu_us_mb,
             "quiet_p99_ms": quiet.quantile_s(0.99) * 1e3,
             "during_p99_ms": during.quantile_s(0.99) * 1e3,
             "during_max_ms": during.quantile_s(1) * 1e3,

@@ -22,8 +22,11 @@ LABELS = {
     "mb_per_s": ("MB/s", 0),
     "large_mb_per_s": ("MB/s of the others", 0),
     "server_share": ("share of a core", 4),
+    "cpu_us_record": ("server, us of CPU a record", 3),
     "cpu_us": ("server, us of CPU a request", 1),
     "cpu_us_mb": ("server, us of CPU a MB", 0),
+    "cpu_s": ("server, s of CPU until the first reply", 2),
+    "killed_cpu_s": ("server, s of CPU until the first reply after a kill", 2),
     "produce_us": ("Produce 11, us of CPU a partition", 2),
     "produce_v7_us": ("Produce 7", 2),
     "list_offsets_us": ("ListOffsets", 2),
@@ -60,9 +63,19 @@ LABELS = {
     "partition_kb": ("resident, each partition, KB", 1),
 }
 BUSY = ("server_busy", "load_busy")  # shares of one core, in a separate column
+CPU = {  # processor time of the server, in a separate column: the figure, its decimals, its unit
+    "cpu_us_record": (3, "us/record"),
+    "cpu_us": (1, "us/request"),
+    "cpu_us_mb": (0, "us/MB"),
+    "server_share": (4, "of a core"),
+    "cpu_s": (2, "s"),
+}
 SATURATED = 0.9
 BEGIN_MARK, END_MARK = "<!-- figures begin -->", "<!-- figures end -->"
-HEADINGS = ("workload", "figure", "contestant", "median", "min to max", "ratio", "min to max", "wanted", "busy")
+HEADINGS = (
+    *("workload", "figure", "contestant", "median", "min to max"),
+    *("ratio", "min to max", "wanted", "server CPU", "busy"),
+)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -144,6 +157,7 @@ def _row(outcome: Outcome, contestant: str, figure: str, decimals: int) -> tuple
         *_spread(outcome.spread(contestant, figure), decimals),
         *(("", "") if ratio is None else _spread(ratio, 2)),
         _wanted(outcome, outcome.target(figure, against)),
+        _processor_time(outcome, contestant),
         _busy(outcome, contestant),
     )
 
@@ -159,6 +173,18 @@ def _wanted(outcome: Outcome, target: Target | None) -> str:
     bound = f"≥ {target.at_least:,g}" if target.at_least is not None else f"≤ {target.at_most:,g}"
     always = ", always" if target.every_round else ""
     return f"{bound}{always}: {'yes' if outcome.judge(target) else 'NO'}"
+
+
+def _processor_time(outcome: Outcome, contestant: str) -> str:
+    """Return medians of the server's processor time in all units that were measured.
+
+    MB only where the workload is about bytes: small requests would show a large number that says nothing more.
+    """
+    is_of_bytes = any("mb" in figure.split("_") for figure in outcome.workload.figures)
+    units = [figure for figure in CPU if is_of_bytes or figure != "cpu_us_mb"]
+    measured = [figure for figure in units if figure in outcome.measured(contestant)]
+    medians = ((CPU[figure], outcome.spread(contestant, figure).median) for figure in measured)
+    return ", ".join(f"{median:,.{decimals}f} {unit}" for (decimals, unit), median in medians)
 
 
 def _busy(outcome: Outcome, contestant: str) -> str:

@@ -20,7 +20,8 @@ from benchmarks.harness import Conditions, Figures
 from benchmarks.load.generator import ROOT, Flow
 from benchmarks.load.kafka_wire import QUIET, KafkaWire
 from benchmarks.load.native import ANSWER_S
-from benchmarks.servers.contestants import Produce, Running, figures_of
+from benchmarks.load.processor_time import ProcessorMeter
+from benchmarks.servers.contestants import Produce, Running, appended
 from benchmarks.servers.kafka import JVM_OPTIONS, SETTINGS, KafkaBroker, Standing
 from interop.kafka_node import KafkaNodes
 from interop.warmlog_nodes import WarmlogNodes
@@ -111,10 +112,13 @@ class ClusterBroker(KafkaBroker):
             ]
             result = self.drive(server, flows, conditions)
             self.wire.check_count(server.address, topic, result.replies)
-        return {**figures_of(result), "mb_per_s": result.replies * len(produce.batch) / result.elapsed_s / 1e6}
+        return appended(produce.batch, result)
 
     def fail_over(self, partitions: int, every_ms: int, kills: int, conditions: Conditions) -> Figures:
-        """Kill leaders one after the other: milliseconds until each of their partitions accepts records again."""
+        """Kill leaders one after the other: milliseconds until each of their partitions accepts records again.
+
+        The brokers' processor time for each acknowledged record includes their restarts.
+        """
         gaps_ms: list[float] = []
         with self.serving(conditions, partitions) as (server, topic):
             arguments = [self.cluster.bootstrap, topic, str(partitions), str(every_ms)]
@@ -125,21 +129,30 @@ class ClusterBroker(KafkaBroker):
                 assert producer.stdin is not None
                 assert producer.stdout is not None
                 assert producer.stdout.readline() == "ready\n"
+                meter = ProcessorMeter(server.pids)
                 for _ in range(kills):
-                    victim, line = self._kill_leader(topic)
+                    victim, line = self._kill_leader(topic, meter)
                     print(line, file=producer.stdin, flush=True)
                     gaps_ms += map(float, producer.stdout.readline().split())
                     victim.start()
+                    meter.add(victim.pid)
                     self._wait_until_in_sync(topic)
                 producer.stdin.close()
                 acknowledged = int(producer.stdout.readline())
+                cpu_us_record = meter.us_per(acknowledged)
             self.wire.check_count(server.address, topic, acknowledged)
-        return {"p50_ms": median(gaps_ms), "p99_ms": quantiles(gaps_ms, n=100)[-1], "longest_ms": max(gaps_ms)}
+        return {
+            "p50_ms": median(gaps_ms),
+            "p99_ms": quantiles(gaps_ms, n=100)[-1],
+            "longest_ms": max(gaps_ms),
+            "cpu_us_record": cpu_us_record,
+        }
 
-    def _kill_leader(self, topic: str) -> tuple[Node, str]:
+    def _kill_leader(self, topic: str, meter: ProcessorMeter) -> tuple[Node, str]:
         """Kill the leader of partition 0; return it, the time of the kill and the partitions it led."""
         found = self._partitions(topic)
         victim = found[0].leader
+        meter.remove(self.cluster.nodes[victim].pid)
         self.cluster.nodes[victim].kill()
         killed_at = perf_counter()
         led = [number for number, partition in found.items() if partition.leader == victim]

@@ -17,7 +17,9 @@ from typing import NamedTuple
 from benchmarks.harness import Conditions, Figures
 from benchmarks.load.generator import ROOT, Flow, Load, LoadResult, drive
 from benchmarks.load.native import Address, EchoWire, NativeWire, Wire
+from benchmarks.load.processor_time import ProcessorMeter
 from benchmarks.servers.limits import SLICE_BYTES
+from warmlog.protocol.records.layout import RECORD_COUNT_POSITION
 
 STOP_S = 60.0  # a broker may have to flush a thousand logs
 SLICES = 256  # size of the fetched log: 256 MiB, larger than any processor cache, smaller than any memory
@@ -71,6 +73,11 @@ class Fetch:
         """Return the number of receiving processes."""
         return min(self.connections, len(os.sched_getaffinity(0)))
 
+    def figures(self, result: LoadResult) -> dict[str, float]:
+        """Return `figures_of` a load whose replies consist of the batches."""
+        size = result.received_bytes
+        return figures_of(result, records=size / len(self.batch) * self.records, size=size)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
@@ -85,7 +92,7 @@ class Broker:
         with self.serving(conditions, produce.connections) as (server, topic):
             result = self.drive(server, self.producers(topic, produce), conditions)
             self.wire.check_count(server.address, topic, result.replies)
-        return figures_of(result) | _bytes_moved(result, result.replies * len(produce.batch))
+        return appended(produce.batch, result)
 
     def producers(self, topic: str, produce: Produce) -> list[Flow]:
         """Return connections that each append to their own partition."""
@@ -107,7 +114,7 @@ class Broker:
         with self.serving(conditions, 1) as (server, topic):
             flows = self._fill_and_fetch(server, topic, fetch, conditions)
             result = self.drive(server, flows, conditions, processes=fetch.processes)
-        return _bytes_moved(result, result.received_bytes) | _busy(result)
+        return fetch.figures(result)
 
     def _fill_and_fetch(self, server: Running, topic: str, fetch: Fetch, conditions: Conditions) -> list[Flow]:
         """Fill a partition and read it in a loop, with connections that start far apart."""
@@ -125,7 +132,7 @@ class Broker:
         with self.serving(conditions, partitions) as (server, topic):
             result = self.drive(server, self.each_partition(topic, partitions, connections, (batch,)), conditions)
             self.wire.check_count(server.address, topic, result.replies)
-        return figures_of(result)
+        return appended(batch, result)
 
     def each_partition(self, topic: str, partitions: int, connections: int, batches: Sequence[bytes]) -> list[Flow]:
         """Append all batches to each partition, with the partitions distributed over the connections."""
@@ -159,7 +166,7 @@ class SyncedProducers:
         with self.broker.start(conditions.directory) as server:
             wire.create_topic(server.address, topic, 1, {"flush.messages": "1"})
             flow = Flow(requests=(wire.produce(topic, 0, batch),))
-            return figures_of(self.broker.drive(server, [flow] * self.producers, conditions))
+            return appended(batch, self.broker.drive(server, [flow] * self.producers, conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +180,7 @@ class SyncLoop:
         path = conditions.directory / "synced"
         command = ["sync", str(path), str(conditions.seconds), str(conditions.warmup_s)]
         printed = subprocess.check_output(_module("benchmarks.servers.limits", *command), input=batch, cwd=ROOT)
-        size, seconds, _ = printed.split()
-        return {"requests_per_s": int(size) / len(batch) / float(seconds)}
+        return _looped(batch, printed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +194,7 @@ class AppendLoop:
         path = conditions.directory / "appended"
         command = ["append", str(path), str(conditions.seconds), str(conditions.warmup_s)]
         printed = subprocess.check_output(_module("benchmarks.servers.limits", *command), input=produce.batch, cwd=ROOT)
-        size, seconds, cpu_s = map(float, printed.split())
-        return {"mb_per_s": size / seconds / 1e6, "cpu_us_mb": cpu_s * 1e6 / (size / 1e6)}
+        return _looped(produce.batch, printed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +211,7 @@ class SendfileLoop:
         with serving(_module("benchmarks.servers.limits", "sendfile", str(path))) as server:
             flows = (Flow(requests=()),) * fetch.connections
             result = _drive(server, flows, conditions, processes=fetch.processes)
-        return _bytes_moved(result, result.received_bytes) | _busy(result)
+        return fetch.figures(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +241,9 @@ class PythonClient:
     def _run(self, server: Running, topic: str, verb: str, records: int, size: int) -> Figures:
         host, port = server.address
         command = [*self.command, verb, f"{host}:{port}", topic, str(records), str(size)]
-        return {"records_per_s": records / float(subprocess.check_output(command, cwd=ROOT))}
+        meter = ProcessorMeter(server.pids)
+        seconds = float(subprocess.check_output(command, cwd=ROOT))
+        return {"records_per_s": records / seconds, "cpu_us_record": meter.us_per(records)}
 
 
 @contextmanager
@@ -310,27 +317,51 @@ def _module(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
 
-def figures_of(result: LoadResult) -> dict[str, float]:
-    """Return requests/s, CPU time of the server per request, latencies if measured, and how busy both sides were."""
-    replies = max(1, result.replies)
-    figures = {"requests_per_s": result.replies / result.elapsed_s, "cpu_us": result.server_cpu_s / replies * 1e6}
+def figures_of(result: LoadResult, *, records: float, size: float) -> dict[str, float]:
+    """Return rates, processor time of the server, latencies if measured, and how busy both sides were.
+
+    `records` and `size`: the records and bytes of all requests together. Processor time is in microseconds for each
+    record (`cpu_us_record`), request (`cpu_us`) and MB (`cpu_us_mb`).
+    """
+    figures = {"requests_per_s": result.replies / result.elapsed_s, "mb_per_s": size / 1e6 / result.elapsed_s}
+    figures |= costs(result.server_cpu_s, records=records, requests=result.replies, size=size)
     if len(result.latencies_s) > 1:
         figures["p50_ms"] = median(result.latencies_s) * 1e3
         figures["p99_ms"] = quantiles(result.latencies_s, n=100)[-1] * 1e3
-    return figures | _busy(result)
-
-
-def _bytes_moved(result: LoadResult, size: int) -> dict[str, float]:
-    """Return MB/s, and CPU time of the server per MB."""
-    megabytes = max(1, size) / 1e6
-    return {"mb_per_s": megabytes / result.elapsed_s, "cpu_us_mb": result.server_cpu_s * 1e6 / megabytes}
-
-
-def _busy(result: LoadResult) -> dict[str, float]:
-    """Return the share of a core that each side used."""
-    return {
+    return figures | {
         "server_busy": result.server_cpu_s / result.elapsed_s,
         "load_busy": result.load_cpu_s / result.elapsed_s,
+    }
+
+
+def costs(cpu_s: float, *, records: float, requests: float, size: float) -> dict[str, float]:
+    """Return the microseconds of processor time for each record, request and MB, as if there was at least one byte."""
+    cpu_us = cpu_s * 1e6
+    return {
+        "cpu_us_record": cpu_us / max(1, records),
+        "cpu_us": cpu_us / max(1, requests),
+        "cpu_us_mb": cpu_us / (max(1, size) / 1e6),
+    }
+
+
+def appended(batch: bytes, result: LoadResult) -> dict[str, float]:
+    """Return `figures_of` a load whose requests each append a batch."""
+    return figures_of(result, records=result.replies * records_in(batch), size=result.replies * len(batch))
+
+
+def records_in(batch: bytes) -> int:
+    """Return the number of records in a batch, as its header has it."""
+    return int.from_bytes(batch[RECORD_COUNT_POSITION : RECORD_COUNT_POSITION + 4])
+
+
+def _looped(batch: bytes, printed: bytes) -> dict[str, float]:
+    """Return the figures of a loop of appends, which has printed bytes, seconds and seconds of processor time."""
+    size, seconds, cpu_s = map(float, printed.split())
+    appends = size / len(batch)
+    return {
+        "requests_per_s": appends / seconds,
+        "mb_per_s": size / seconds / 1e6,
+        **costs(cpu_s, records=appends * records_in(batch), requests=appends, size=size),
     }
 
 

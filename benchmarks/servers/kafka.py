@@ -15,10 +15,11 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.harness import Conditions, Figures
-from benchmarks.load.generator import ROOT, Flow, cpu_seconds
+from benchmarks.load.generator import ROOT, Flow
 from benchmarks.load.kafka_wire import KafkaWire
 from benchmarks.load.paced import Pace, PaceResult
-from benchmarks.servers.contestants import Broker, Fetch, Produce, Running, start_warmlog
+from benchmarks.load.processor_time import ProcessorMeter
+from benchmarks.servers.contestants import Broker, Fetch, Produce, Running, appended, start_warmlog
 from interop.kafka_node import KafkaNode, build
 
 WARM_UP_S = 20.0
@@ -97,14 +98,18 @@ class KafkaBroker(Broker):
         self.drive(server, [Flow(requests=(request,), depth=16, total=batches)], conditions)
 
     def beside(self, small: Pace, large: Produce, conditions: Conditions) -> Figures:
-        """Measure latencies of a small producer with a fixed rate while others append large batches."""
+        """Measure latencies of a small producer with a fixed rate while others append large batches.
+
+        The server's processor time for both is related to what the others append.
+        """
         with self.serving(conditions, large.connections + 1) as (server, topic), ThreadPoolExecutor(1) as other:
             pushing = other.submit(self.drive, server, self.producers(topic, large), conditions)
             request = self.wire.produce(topic, large.connections, small.batch)
             window_s = conditions.seconds + conditions.warmup_s
             result = small.keep(server.address, self.wire, request, seconds=window_s, skip_s=conditions.warmup_s)
-            pushed = pushing.result()
-        return {**_latencies(result), "large_mb_per_s": pushed.replies * len(large.batch) / pushed.elapsed_s / 1e6}
+            pushed = appended(large.batch, pushing.result())
+        kept = {name: value for name, value in pushed.items() if name.startswith("cpu_") or name.endswith("_busy")}
+        return {**kept, **_latencies(result), "large_mb_per_s": pushed["mb_per_s"]}
 
     def quiet(self, partitions: int, conditions: Conditions) -> Figures:
         """Measure the share of a core used for a consumer of quiet partitions."""
@@ -121,11 +126,11 @@ class KafkaBroker(Broker):
                 assert consumer.stdin is not None
                 assert consumer.stdout is not None
                 consumer.stdout.readline()  # it has all partitions and its session
-                began_at, used_s = perf_counter(), cpu_seconds(server.pid)
+                meter, began_at = ProcessorMeter(server.pids), perf_counter()
                 try:
                     consumer.wait(max(conditions.seconds, 10 * conditions.scale))
                 except subprocess.TimeoutExpired:
-                    share = (cpu_seconds(server.pid) - used_s) / (perf_counter() - began_at)
+                    share = meter.used_s() / (perf_counter() - began_at)
                 consumer.stdin.close()
         return {"server_share": share}
 
@@ -145,6 +150,7 @@ class JavaTools:
     def produce(self, records: int, size: int, acks: str, conditions: Conditions, rate: int = -1) -> Figures:
         """Run ProducerPerformance, at a rate in records/s; -1: as fast as possible, so records wait in its queue."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
+            meter = ProcessorMeter(server.pids)
             said = _java(
                 "org.apache.kafka.tools.ProducerPerformance",
                 *(
@@ -159,36 +165,42 @@ class JavaTools:
                 ),
                 *("--bootstrap-server", _bootstrap(server), "--command-property", f"acks={acks}"),
             )
+            cpu_us_record = meter.us_per(records)
             self.broker.wire.check_count(server.address, topic, records)
         last = said.strip().splitlines()[-1]
         rate = re.search(r"([\d.]+) records/sec", last)
         tail = re.search(r"(\d+) ms 99th", last)
         assert rate is not None, said
         assert tail is not None, said
-        return {"records_per_s": float(rate[1]), "p99_ms": float(tail[1])}
+        return {"records_per_s": float(rate[1]), "p99_ms": float(tail[1]), "cpu_us_record": cpu_us_record}
 
     def consume(self, batch: bytes, batch_records: int, records: int, conditions: Conditions) -> Figures:
         """Run ConsumerPerformance over records in the page cache."""
         with self.broker.serving(conditions, 1) as (server, topic):
             self.broker.fill(server, topic, batch, records // batch_records, conditions)
+            meter = ProcessorMeter(server.pids)
             said = _java(
                 "org.apache.kafka.tools.ConsumerPerformance",
                 *("--topic", topic, "--num-records", str(records), "--bootstrap-server", _bootstrap(server)),
             )
+            cpu_us_record = meter.us_per(records)
         names, values = (line.split(", ") for line in said.strip().splitlines()[-2:])
-        return {"records_per_s": float(dict(zip(names, values, strict=True))["fetch.nMsg.sec"])}
+        rate = float(dict(zip(names, values, strict=True))["fetch.nMsg.sec"])
+        return {"records_per_s": rate, "cpu_us_record": cpu_us_record}
 
     def end_to_end(self, records: int, size: int, conditions: Conditions) -> Figures:
         """Run EndToEndLatency: one record after the other, from `send` with acks=all until a consumer has it."""
         with self.broker.serving(conditions, 1) as (server, topic):
+            meter = ProcessorMeter(server.pids)
             said = _java(
                 "org.apache.kafka.tools.EndToEndLatency",
                 *("--bootstrap-server", _bootstrap(server), "--topic", topic, "--num-records", str(records)),
                 *("--producer-acks", "all", "--record-size", str(size)),
             )
+            cpu_us_record = meter.us_per(records)
         found = re.search(r"50th = (\d+), 99th = (\d+)", said)
         assert found is not None, said
-        return {"p50_ms": float(found[1]), "p99_ms": float(found[2])}
+        return {"p50_ms": float(found[1]), "p99_ms": float(found[2]), "cpu_us_record": cpu_us_record}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,29 +218,46 @@ class ConfluentClient:
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
         """Measure records/s to the last acknowledgement, and latencies from `produce` to the delivery report."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
-            return self._run("produce", server, topic, records, size)
+            return self._run("produce", server, topic, records, size, records=records)
 
     def consume(self, batch: bytes, batch_records: int, records: int, size: int, conditions: Conditions) -> Figures:
         """Measure records/s from the page cache."""
         with self.broker.serving(conditions, 1) as (server, topic):
             batches = records // batch_records
             self.broker.fill(server, topic, batch, batches, conditions)
-            return self._run("consume", server, topic, batches * batch_records, size)
+            records = batches * batch_records
+            return self._run("consume", server, topic, records, size, records=records)
 
     def take(self, records: int, members: int, conditions: Conditions) -> Figures:
         """Measure records/s that the members of a share group take and accept."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
-            return self._run("take", server, topic, records, members, program="sharing")
+            return self._run("take", server, topic, records, members, program="sharing", records=records)
 
     def redeliver(self, kills: int, conditions: Conditions) -> Figures:
         """Measure how long a record held by a killed member of a share group waits for another member."""
         with self.broker.serving(conditions, self.partitions) as (server, topic):
             return self._run("redeliver", server, topic, kills, program="sharing")
 
-    def _run(self, verb: str, server: Running, topic: str, *numbers: int, program: str = "confluent") -> Figures:
+    def _run(
+        self,
+        verb: str,
+        server: Running,
+        topic: str,
+        *numbers: int,
+        program: str = "confluent",
+        records: int | None = None,
+    ) -> Figures:
+        """Run a program; return its figures and the server's processor time, for each record if their number is given.
+
+        Otherwise it is the share of a core, for a load whose rate does not depend on the server.
+        """
         command = [sys.executable, "-m", f"benchmarks.load.{program}", verb, _bootstrap(server), topic]
+        meter, began_at = ProcessorMeter(server.pids), perf_counter()
         output = subprocess.check_output([*command, *map(str, numbers)], cwd=ROOT, text=True)
-        return {name: float(value) for name, value in (pair.split("=") for pair in output.split())}
+        figures = {name: float(value) for name, value in (pair.split("=") for pair in output.split())}
+        if records is None:
+            return figures | {"server_share": meter.used_s() / (perf_counter() - began_at)}
+        return figures | {"cpu_us_record": meter.us_per(records)}
 
 
 @contextmanager

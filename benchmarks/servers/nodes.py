@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.load.generator import ROOT
 from benchmarks.load.kafka_wire import KafkaWire
+from benchmarks.load.processor_time import children
 from benchmarks.servers.cluster import Cluster, ClusterBroker
 from benchmarks.servers.contestants import ENVIRONMENT, STOP_S, Running, StartError
 from benchmarks.servers.kafka import Standing
@@ -51,7 +52,7 @@ def start_nodes(cluster: Cluster, directory: Path) -> Iterator[Running]:
             addresses = dict(_addresses(process))
             if len(addresses) < NODES:
                 raise StartError(f"the nodes did not start: {(directory / 'log').read_text()[-2000:]}")
-            pids = _children(process.pid)
+            pids = _nodes(process.pid)
             cluster.nodes.update(
                 {number: ServedNode(bootstrap, pids[number]) for number, bootstrap in addresses.items()}
             )
@@ -71,10 +72,9 @@ def _addresses(process: "subprocess.Popen[str]") -> Iterator[tuple[int, str]]:
             return
 
 
-def _children(pid: int) -> dict[int, int]:
+def _nodes(pid: int) -> dict[int, int]:
     """Return the process ids of the nodes by node id."""
-    children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-    commands = {int(child): Path(f"/proc/{child}/cmdline").read_text().split("\0") for child in children}
+    commands = {child: Path(f"/proc/{child}/cmdline").read_text().split("\0") for child in children(pid)}
     return {_node_id(words): child for child, words in commands.items()}
 
 

@@ -15,6 +15,7 @@ from time import perf_counter
 from crc32c import crc32c
 
 from benchmarks.harness import Conditions, Figures
+from benchmarks.load.processor_time import processor_seconds
 from benchmarks.servers.contestants import Broker, Running
 
 CONNECTIONS = 50
@@ -23,7 +24,10 @@ TOPIC = "logs"
 
 
 def restart(broker: Broker, conditions: Conditions, *, partitions: int, batch: bytes, batches: int) -> Figures:
-    """Measure startup after a clean shutdown and after a kill, and a CRC pass over the same bytes, in seconds."""
+    """Measure startup after a clean shutdown and after a kill, and a CRC pass over the same bytes, in seconds.
+
+    `cpu_s` and `killed_cpu_s` are the server's processor time until its first reply.
+    """
     clean, killed = conditions.kept / "clean", conditions.kept / "killed"
     figures = {}
     if not killed.exists():
@@ -34,13 +38,13 @@ def restart(broker: Broker, conditions: Conditions, *, partitions: int, batch: b
     began_at = perf_counter()
     with broker.start(clean) as server:
         broker.wire.first_question(server.address)
-        figures["clean_s"] = perf_counter() - began_at
+        figures["clean_s"], figures["cpu_s"] = perf_counter() - began_at, processor_seconds(server.pids)
         began_at = perf_counter()
     figures["stop_s"] = perf_counter() - began_at
     began_at = perf_counter()
     with killed_in_the_end(broker, killed) as server:
         broker.wire.first_question(server.address)
-        figures["killed_s"] = perf_counter() - began_at
+        figures["killed_s"], figures["killed_cpu_s"] = perf_counter() - began_at, processor_seconds(server.pids)
     size, seconds = crc_pass(killed)
     share = seconds / max(figures["killed_s"] - figures["clean_s"], seconds / 100)
     times = figures["killed_s"] / figures["clean_s"]
@@ -48,7 +52,7 @@ def restart(broker: Broker, conditions: Conditions, *, partitions: int, batch: b
 
 
 def restart_clean(broker: Broker, conditions: Conditions, *, partitions: int, batch: bytes, batches: int) -> Figures:
-    """Return the seconds of a clean shutdown, and to the first reply after it."""
+    """Return the seconds of a clean shutdown, and to the first reply after it, also of processor time."""
     directory = conditions.kept / broker.name.replace(" ", "-")
     if not directory.exists():
         directory.mkdir()
@@ -57,9 +61,9 @@ def restart_clean(broker: Broker, conditions: Conditions, *, partitions: int, ba
     began_at = perf_counter()
     with broker.start(directory) as server:
         broker.wire.first_question(server.address)
-        clean_s = perf_counter() - began_at
+        clean_s, cpu_s = perf_counter() - began_at, processor_seconds(server.pids)
         began_at = perf_counter()
-    return {"clean_s": clean_s, "stop_s": perf_counter() - began_at}
+    return {"clean_s": clean_s, "stop_s": perf_counter() - began_at, "cpu_s": cpu_s}
 
 
 def fill(broker: Broker, directory: Path, partitions: int, batches: list[bytes], conditions: Conditions) -> None:

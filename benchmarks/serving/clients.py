@@ -8,6 +8,8 @@ from pathlib import Path
 
 from benchmarks.harness import Conditions, Figures
 from benchmarks.load.generator import ROOT
+from benchmarks.load.processor_time import ProcessorMeter
+from benchmarks.servers.contestants import Running
 from benchmarks.servers.kafka import KafkaBroker
 
 MODULE = ROOT / "interop" / "go"
@@ -38,7 +40,7 @@ class GoClient:
     def produce(self, records: int, size: int, conditions: Conditions) -> Figures:
         """Measure records/s from the first record to the last acknowledgement."""
         with self.broker.serving(conditions, 1) as (server, topic):
-            rate = self._run("produce", server.address, topic, records, size)
+            rate = self._run("produce", server, topic, records, size)
             self.broker.wire.check_count(server.address, topic, records)
         return rate
 
@@ -47,10 +49,11 @@ class GoClient:
         batches = max(1, records // batch_records)
         with self.broker.serving(conditions, 1) as (server, topic):
             self.broker.fill(server, topic, batch, batches, conditions)
-            return self._run("consume", server.address, topic, batches * batch_records, size)
+            return self._run("consume", server, topic, batches * batch_records, size)
 
-    def _run(self, verb: str, address: tuple[str, int], topic: str, records: int, size: int) -> Figures:
-        host, port = address
+    def _run(self, verb: str, server: Running, topic: str, records: int, size: int) -> Figures:
+        host, port = server.address
         command = [built() / self.library, verb, f"{host}:{port}", topic, str(records), str(size)]
+        meter = ProcessorMeter(server.pids)
         name, _, value = subprocess.check_output(command, text=True).strip().partition("=")
-        return {name: float(value)}
+        return {name: float(value), "cpu_us_record": meter.us_per(records)}

@@ -47,7 +47,7 @@ def at_most(bound: float, figure: str, limit: Any) -> Target:
 
 def crowded(name: str, title: str, crowd: Crowd, bound: float) -> Workload[Any]:
     """Return a workload of small requests, compared with an echo of the same bytes."""
-    return guarding(name, title, crowd.measure, ECHO_BY_TURNS, at_most(bound, "cpu_us", ECHO_BY_TURNS))
+    return guarding(name, title, crowd.measure, ECHO_BY_TURNS, at_most(bound, "cpu_us_record", ECHO_BY_TURNS))
 
 
 GUARD_WORKLOADS: tuple[Workload[Any], ...] = (

@@ -14,11 +14,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from benchmarks.harness import Conditions, Figures
-from benchmarks.load.generator import Flow, LoadError, cpu_seconds
+from benchmarks.load.generator import Flow, LoadError
 from benchmarks.load.native import ANSWER_S, SetupError
+from benchmarks.load.processor_time import ProcessorMeter
 from benchmarks.questions.large_frames import kafka_frame
 from benchmarks.questions.large_requests import Asker
-from benchmarks.servers.contestants import Broker, Running, figures_of
+from benchmarks.servers.contestants import Broker, Running, figures_of, records_in
 from benchmarks.workloads.native import SMALL
 
 PARTITIONS = 1_000
@@ -44,14 +45,15 @@ class Crowd:
     partitions: int = 1
 
     def measure(self, broker: Broker, conditions: Conditions) -> Figures:
-        """Measure requests/s, latencies, and the server's processor time per request."""
+        """Measure requests/s, latencies, and the server's processor time per record, request and MB."""
         connections = conditions.scaled(self.connections)
         with broker.serving(conditions, connections * self.partitions) as (server, topic):
             shares = [range(n * self.partitions, (n + 1) * self.partitions) for n in range(connections)]
             flows = [Flow(requests=(produce(topic, share, self.version),)) for share in shares]
             result = broker.drive(server, flows, conditions)
             broker.wire.check_count(server.address, topic, result.replies * self.partitions)
-        return figures_of(result)
+        batches = result.replies * self.partitions
+        return figures_of(result, records=batches * records_in(SMALL), size=batches * len(SMALL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +111,17 @@ def session_cost(server: Running, topic: str, count: int, active: Sequence[int],
         marked = fetch(topic, dict.fromkeys(active, 0), session=(session, -2))
         place = next(i for i in range(len(marked)) if marked[i] != rounds[0][i])
         requests = [bytearray(request) for request in rounds]
-        epoch, began_at, used_s = 0, perf_counter(), cpu_seconds(server.pid)
+        epoch, began_at, meter = 0, perf_counter(), ProcessorMeter(server.pids)
         counted_from = 0
         until = began_at + conditions.warmup_s
         while (now := perf_counter()) < until or not counted_from:
             if now >= until:
-                counted_from, used_s, until = epoch, cpu_seconds(server.pid), now + conditions.seconds
+                counted_from, meter, until = epoch, ProcessorMeter(server.pids), now + conditions.seconds
             epoch += 1
             request = requests[epoch % 2]
             request[place : place + 4] = epoch.to_bytes(4)
             check_fetch(asker.ask(bytes(request)))
-        return (cpu_seconds(server.pid) - used_s) / max(1, epoch - counted_from) * 1e6
+        return meter.us_per(epoch - counted_from)
 
 
 def check_fetch(reply: bytes) -> int:

@@ -23,7 +23,7 @@ def crowded(connections: int, version: int, partitions: int = 1) -> Workload[Any
         crowd.measure,
         at_least(1.2, "requests_per_s"),
         *tail,
-        figures=("p50_ms", "p99_ms", "cpu_us"),
+        figures=("p50_ms", "p99_ms"),
     )
 
 
@@ -57,13 +57,13 @@ SERVING_WORKLOADS: tuple[Workload[Any], ...] = (
         "wide-requests",
         "requests that name 1,000 partitions, each part",
         WIDE.measure,
-        figures=("produce_us", "produce_v7_us", "list_offsets_us", "offset_commit_us", "metadata_us"),
+        cpu=("produce_us", "produce_v7_us", "list_offsets_us", "offset_commit_us", "metadata_us"),
     ),
     beside_kafka(
         "wide-fetches",
         "fetches of 1,000 partitions, each part; active: 1 % have a record",
         WIDE.measure_fetches,
-        figures=("fetch_us", "fetch_active_us", "session_us", "session_active_us"),
+        cpu=("fetch_us", "fetch_active_us", "session_us", "session_active_us"),
     ),
     *of_go("sarama"),
     *of_go("franz"),

@@ -1,7 +1,8 @@
 """Workloads that compare with Kafka, over Kafka's protocol, with their targets.
 
 Both servers are warmed up with 20 s of the loads below. Nothing is fsynced. The raw generator sends the same bytes to
-both; the clients are Kafka's own tools and confluent-kafka.
+both; the clients are Kafka's own tools and confluent-kafka. In every workload, the server may use as much processor
+time as Kafka in the same rounds.
 """
 
 from collections.abc import Callable
@@ -37,6 +38,7 @@ LARGE_RECORD_BYTES = 1_000
 SMALL_PER_S = 500
 KILLS = 10
 SHARED = 200_000
+CPU_OF_RECORDS, CPU_OF_BYTES, CPU_SHARE = ("cpu_us_record",), ("cpu_us_mb",), ("server_share",)
 BOTH = (WARMLOG_KAFKA, KAFKA)
 FRESH = (  # started for each measurement, so neither is warm
     Broker(name=WARMLOG_KAFKA.name, start=start_warmlog_for_kafka, wire=KafkaWire()),
@@ -73,8 +75,13 @@ def beside_kafka(
     *targets: Target,
     figures: tuple[str, ...] = (),
     contestants: tuple[Any, ...] = BOTH,
+    cpu: tuple[str, ...] = CPU_OF_RECORDS,
 ) -> Workload[Any]:
-    """Return a workload of both servers; its figures are the ones with targets, and `figures`."""
+    """Return a workload of both servers; its figures are the ones with targets, and `figures`.
+
+    `cpu`: figures of the server's processor time, of which warmlog may use as much as Kafka.
+    """
+    targets += tuple(at_most(1, figure) for figure in cpu)
     return Workload(
         name=f"kafka-{name}",
         title=title,
@@ -104,7 +111,9 @@ def producing(name: str, title: str, load: Produce, target: Target, *figures: st
 
 def fetching(name: str, title: str, load: Fetch, target: Target) -> Workload[Any]:
     """Return a workload in which the raw generator reads slices from the page cache."""
-    return beside_kafka(name, title, lambda broker, conditions: broker.fetch(load, conditions), target)
+    return beside_kafka(
+        name, title, lambda broker, conditions: broker.fetch(load, conditions), target, cpu=CPU_OF_BYTES
+    )
 
 
 def sharing(members: int) -> Workload[Any]:
@@ -145,6 +154,7 @@ KAFKA_WORKLOADS: tuple[Workload[Any], ...] = (
         at_most(1, "p50_ms"),
         at_most(0.5, "p99_ms"),
         figures=("large_mb_per_s",),
+        cpu=CPU_OF_BYTES,
     ),
     beside_kafka(
         "java-produce-100",
@@ -204,21 +214,23 @@ KAFKA_WORKLOADS: tuple[Workload[Any], ...] = (
         at_most(1, "p50_ms"),
         figures=("longest_ms",),
         contestants=SHARING,
+        cpu=CPU_SHARE,
     ),
     beside_kafka(
         "quiet",
         "a consumer of 1,000 partitions to which nothing comes",
         lambda broker, conditions: broker.quiet(conditions.scaled(PARTITIONS), conditions),
         Target(figure="server_share", at_most=0.01),
+        cpu=CPU_SHARE,
     ),
     Workload(
         name="kafka-restart",
         title="restart with 1,000 partitions of 1 MB after a clean stop",
-        figures=("clean_s", "stop_s"),
+        figures=("clean_s", "cpu_s", "stop_s"),
         contestants=FRESH,
         measure=lambda broker, conditions: restart_clean(
             broker, conditions, partitions=PARTITIONS, batch=STORED, batches=RESTART_BATCHES
         ),
-        targets=(at_most(0.25, "clean_s"),),
+        targets=(at_most(0.25, "clean_s"), at_most(1, "cpu_s")),
     ),
 )

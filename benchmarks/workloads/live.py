@@ -31,13 +31,17 @@ SHOWN = (
     "p99_times",
     "p99_of_allowed",
     "disk_share",
+    "cpu_us_mb",
 )
+CPU_WANTED = Target(figure="cpu_us_mb", against=KAFKA.name, at_most=1)
 WANTED = (
+    CPU_WANTED,
     Target(figure="p50_times", at_most=1.5, every_round=True),
     Target(figure="p99_of_allowed", at_most=1, every_round=True),
     Target(figure="disk_share", at_least=0.9, every_round=True),
 )
 WANTED_OF_A_CONSUMER = (
+    CPU_WANTED,
     Target(figure="p99_times", at_most=4, every_round=True),
     Target(figure="disk_share", at_least=0.9, every_round=True),
 )

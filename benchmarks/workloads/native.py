@@ -9,6 +9,7 @@ from time import perf_counter, sleep, time
 from typing import Any
 
 from benchmarks.harness import Conditions, Figures, Target, Workload
+from benchmarks.load.processor_time import processor_seconds
 from benchmarks.servers.contestants import (
     CLIENTS,
     ECHO,
@@ -77,17 +78,21 @@ def first_appends(broker: Broker, conditions: Conditions) -> Figures:
 
 
 def start_up(broker: Broker, conditions: Conditions) -> Figures:
-    """Measure seconds to the first reply, and resident memory then: empty, and with 1,000 partitions."""
+    """Measure seconds to the first reply, and resident memory then: empty, and with 1,000 partitions.
+
+    `cpu_s` is the processor time until the first reply, with 1,000 partitions.
+    """
     partitions = conditions.scaled(PARTITIONS)
     full = conditions.kept / "full"
     if not full.exists():
         full.mkdir()
         fill(broker, full, partitions, conditions)
-    empty_s, empty_bytes = first_reply(broker, conditions.directory)
-    full_s, full_bytes = first_reply(broker, full)
+    empty_s, _, empty_bytes = first_reply(broker, conditions.directory)
+    full_s, full_cpu_s, full_bytes = first_reply(broker, full)
     return {
         "first_reply_s": empty_s,
         "first_reply_full_s": full_s,
+        "cpu_s": full_cpu_s,
         "idle_mb": empty_bytes / 1e6,
         "partition_kb": (full_bytes - empty_bytes) / partitions / 1e3,
     }
@@ -101,14 +106,14 @@ def fill(broker: Broker, directory: Path, partitions: int, conditions: Condition
         broker.drive(server, broker.each_partition("full", partitions, CONNECTIONS, batches), conditions)
 
 
-def first_reply(broker: Broker, directory: Path) -> tuple[float, int]:
-    """Start with a directory; return seconds to the first reply, and resident bytes a little later."""
+def first_reply(broker: Broker, directory: Path) -> tuple[float, float, int]:
+    """Return seconds and seconds of processor time to the first reply of a start, and resident bytes a little later."""
     began_at = perf_counter()
     with broker.start(directory) as server:
         broker.wire.first_question(server.address)
-        elapsed_s = perf_counter() - began_at
+        elapsed_s, cpu_s = perf_counter() - began_at, processor_seconds(server.pids)
         sleep(SETTLE_S)
-        return elapsed_s, resident_bytes(server.pid)
+        return elapsed_s, cpu_s, resident_bytes(server.pid)
 
 
 def resident_bytes(pid: int) -> int:

@@ -18,14 +18,14 @@ NODES_WORKLOADS: tuple[Workload[Any], ...] = (
         "nodes-produce-200x1",
         "two nodes on one machine: 200 connections, 1 in flight, 1 x 100 B",
         lambda broker, conditions: broker.produce(CROWD, conditions),
-        figures=("requests_per_s", "p50_ms", "p99_ms", "cpu_us"),
+        figures=("requests_per_s", "p50_ms", "p99_ms"),
         contestants=CONTESTANTS,
     ),
     beside_kafka(
         "nodes-produce-32x4",
         "two nodes on one machine: 32 connections, 4 in flight",
         lambda broker, conditions: broker.produce(MANY, conditions),
-        figures=("requests_per_s", "cpu_us"),
+        figures=("requests_per_s",),
         contestants=CONTESTANTS,
     ),
     beside_kafka(

@@ -26,7 +26,7 @@ def beside(name: str, title: str, work: Work) -> Workload[Any]:
     return Workload(
         name=name,
         title=title,
-        figures=("quiet_p99_ms", "during_p99_ms", "during_max_ms", "p99_times"),
+        figures=("quiet_p99_ms", "during_p99_ms", "during_max_ms", "p99_times", "cpu_us_mb"),
         contestants=(EAGER,),
         measure=measure,
         targets=(Target(figure="p99_times", at_most=2),),

@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.__main__ import EVERY
 from benchmarks.harness import Conditions, Figures, Outcome, Plan, Spread, Target, Workload, run
-from benchmarks.load.generator import ROOT
-from benchmarks.report.document import BEGIN_MARK, END_MARK, LABELS, document, put_figures, table
+from benchmarks.load.generator import ROOT, LoadResult
+from benchmarks.report.document import BEGIN_MARK, CPU, END_MARK, LABELS, document, put_figures, table
+from benchmarks.servers.contestants import Fetch, appended, costs
+from benchmarks.servers.kafka import KAFKA
+from benchmarks.workloads.native import batch_of
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,11 @@ class Runner:
     name: str
 
 
+CPU_FIGURES = {
+    *CPU,
+    *("produce_us", "produce_v7_us", "list_offsets_us", "offset_commit_us", "metadata_us"),
+    *("fetch_us", "fetch_active_us", "session_us", "session_active_us"),
+}
 OURS, THEIRS = Runner("ours"), Runner("theirs")
 
 
@@ -113,8 +122,54 @@ def test_the_table_has_a_row_for_each_contestant_with_what_is_wanted() -> None:
     outcome = an_outcome([{"mb_per_s": 100.0, **busy}], [{"mb_per_s": 200.0}], target)
     head, _, ours, theirs = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table([outcome]).splitlines())
     assert head[:4] == ["workload", "figure", "contestant", "median"]
-    assert ours == ["a race", "MB/s", "ours", "100", "100 to 100", "", "", "", "server 97%!, load 50%"]
-    assert theirs == ["", "", "theirs", "200", "200 to 200", "0.50", "0.50 to 0.50", "≥ 0.6: NO", ""]
+    assert ours == ["a race", "MB/s", "ours", "100", "100 to 100", "", "", "", "", "server 97%!, load 50%"]
+    assert theirs == ["", "", "theirs", "200", "200 to 200", "0.50", "0.50 to 0.50", "≥ 0.6: NO", "", ""]
+
+
+def test_the_table_has_the_servers_processor_time_in_every_unit_that_was_measured() -> None:
+    ours: list[Figures] = [{"mb_per_s": 1.0, "cpu_us_record": each, "cpu_us": 20 * each} for each in (0.5, 9.0, 0.75)]
+    _, _, row, other = table([an_outcome(ours, [{"mb_per_s": 1.0, "cpu_us_mb": 1234.5}] * 3)]).splitlines()
+    assert row.split("|")[9].strip() == "0.750 us/record, 15.0 us/request"
+    assert other.split("|")[9].strip() == "1,234 us/MB"
+
+
+def test_the_processor_time_of_a_megabyte_is_left_out_of_a_table_of_small_requests() -> None:
+    workload = Workload(name="w", title="", figures=("requests_per_s",), contestants=(OURS,), measure=lambda *_: {})
+    rounds: dict[str, list[Figures]] = {"ours": [{"requests_per_s": 1.0, "cpu_us": 2.0, "cpu_us_mb": 3.0}]}
+    outcome = Outcome(workload, rounds)
+    assert table([outcome]).splitlines()[2].split("|")[9].strip() == "2.0 us/request"
+    (described,) = document([outcome], a_plan(Path()))["workloads"]
+    assert described["contestants"]["ours"]["median"]["cpu_us_mb"] == 3.0
+
+
+@pytest.mark.parametrize("workload", [each for each in EVERY if KAFKA.name in {its.name for its in each.contestants}])
+def test_every_workload_beside_kafka_has_a_target_of_processor_time_for_each_unit(workload: Workload[Any]) -> None:
+    bounds = [t.at_most for t in workload.targets if t.against == KAFKA.name and t.figure in CPU_FIGURES]
+    assert bounds
+    assert set(bounds) == {1}
+
+
+def test_processor_time_is_divided_by_records_requests_and_bytes() -> None:
+    found = costs(0.5, records=2_000, requests=100, size=4_000_000)
+    assert found == {"cpu_us_record": 250.0, "cpu_us": 5_000.0, "cpu_us_mb": 125_000.0}
+
+
+def test_processor_time_without_any_reply_is_not_divided_by_zero() -> None:
+    assert costs(0.5, records=0, requests=0, size=0)["cpu_us"] == 500_000.0
+
+
+def test_a_load_of_appends_counts_the_records_of_its_batches() -> None:
+    result = LoadResult(replies=10, received_bytes=1, elapsed_s=2.0, server_cpu_s=1.0, load_cpu_s=0.5)
+    found = appended(batch_of(1_000, 10), result)
+    assert (found["requests_per_s"], found["cpu_us"], found["cpu_us_record"]) == (5.0, 100_000.0, 100.0)
+    assert found["mb_per_s"] * 2.0 * found["cpu_us_mb"] == pytest.approx(1_000_000.0)
+    assert (found["server_busy"], found["load_busy"]) == (0.5, 0.25)
+
+
+def test_a_load_of_fetches_counts_the_records_of_the_batches_received() -> None:
+    result = LoadResult(replies=4, received_bytes=1_000_000, elapsed_s=1.0, server_cpu_s=0.001, load_cpu_s=0.5)
+    found = Fetch(connections=1, depth=1, batch=bytes(1_000), records=5).figures(result)
+    assert (found["cpu_us_record"], found["cpu_us"], found["cpu_us_mb"]) == (0.2, 250.0, 1_000.0)
 
 
 def test_every_figure_of_a_workload_has_a_label() -> None:

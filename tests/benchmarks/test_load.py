@@ -2,7 +2,6 @@
 
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.load.generator import RECEIVE_BYTES, Flow, Load, LoadError, LoadResult, cpu_seconds, drive, generate
+from benchmarks.load.generator import RECEIVE_BYTES, Flow, Load, LoadError, LoadResult, drive, generate
 
 REQUEST = b"\0\0\0\4ask?"
 GOOD = b"fine"
@@ -153,8 +152,3 @@ def test_what_goes_wrong_in_the_other_process_is_raised_here() -> None:
         unheard.bind(("127.0.0.1", 0))
         with pytest.raises(LoadError, match="refused"):
             drive(a_load(unheard.getsockname(), Flow(requests=(REQUEST,))))
-
-
-def test_processor_time_of_a_process_is_what_the_process_itself_sees() -> None:
-    before, seen, after = time.process_time(), cpu_seconds(os.getpid()), time.process_time()
-    assert before <= seen <= after
