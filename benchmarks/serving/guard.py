@@ -5,7 +5,8 @@ influence affects both sides of a ratio and cancels out.
 
 | workload     | the broker                                   | compared with                           |
 |--------------|----------------------------------------------|-----------------------------------------|
-| guard-turns  | small Produce requests of 200 connections    | an echo of the same bytes, by turns     |
+| guard-alone  | small Produce requests of one connection     | an echo of the same bytes, by turns     |
+| guard-turns  | small Produce requests of 200 connections    | the same                                |
 | guard-wide   | 20 partitions in each request, 8 connections | the same                                |
 | guard-append | 1 MB batches of 4 connections                | a loop that appends them to a file      |
 | guard-fetch  | 1 MiB fetches of 4 connections from memory   | a loop that sends a file                |
@@ -51,6 +52,7 @@ def crowded(name: str, title: str, crowd: Crowd, bound: float) -> Workload[Any]:
 
 
 GUARD_WORKLOADS: tuple[Workload[Any], ...] = (
+    crowded("alone", "small requests of one connection", Crowd(connections=1, version=11), 12),
     crowded("turns", "small requests of 200 connections", Crowd(connections=200, version=11), 12),
     crowded("wide", "20 partitions in each request", Crowd(connections=8, version=7, partitions=20), 95),
     guarding(
