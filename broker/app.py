@@ -8,7 +8,7 @@ stop    stop accepting -> answer received requests, for at most `warmlog.stop.ti
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from random import Random
@@ -30,7 +30,7 @@ from warmlog.broker.coordinators import Coordinators
 from warmlog.broker.frontend import Core, Frontend
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.http_console import connect_console
-from warmlog.broker.listening import Addresses, Listening, Web, listen
+from warmlog.broker.listening import NOTHING_SHARED, Addresses, Listening, Web, listen
 from warmlog.broker.log.directory.belonging import METADATA_FILE
 from warmlog.broker.log.directory.condition import report_directories
 from warmlog.broker.log.directory.data_directories import DataDirectories
@@ -89,11 +89,13 @@ def run(
     http: str,
     ready: Callable[[Addresses], None],
     until_eof: bool = False,
+    shared: Mapping[str, int] = NOTHING_SHARED,
 ) -> None:
     """Serve in this thread until SIGTERM or SIGINT, then stop cleanly, as `serve` does. Raises StartError.
 
     `until_eof`: also stop when standard input ends.
     """
+    serving = partial(serve, settings, kafka=kafka, native=native, http=http, shared=shared)
     guard = LoopGuard(settings.warmlog_loop_stall_log_ms / 1000)
 
     def settled(addresses: Addresses) -> None:
@@ -108,7 +110,7 @@ def run(
             if until_eof:
                 nursery.start_soon(stop_at_eof, stop)
             try:
-                await serve(settings, kafka=kafka, native=native, http=http, ready=settled, stop=stop, guard=guard)
+                await serving(ready=settled, stop=stop, guard=guard)
             except StartError as error:
                 failure = error
             nursery.cancel_scope.cancel()
@@ -128,18 +130,20 @@ async def serve(
     ready: Callable[[Addresses], None],
     stop: trio.Event,
     guard: LoopGuard | None = None,
+    shared: Mapping[str, int] = NOTHING_SHARED,
 ) -> None:
     """Serve until `stop` is set.
 
     `kafka`, `native` and `http` are "host:port" or "none"; the first two are None for the default, or where `listeners`
     is set. `ready` is called when all listeners accept connections.
+    `shared`: inherited sockets on which other brokers accept as well, as descriptors by listener.
     `guard` is this event loop's stall-measuring clock; without it, stalls are not reported.
 
     Raises StartError. Flushes and closes the logs even if cancelled.
     """
     raise_descriptor_limit()
     with ExitStack() as stack, start_errors():
-        listening = await listen(settings, stack, kafka=kafka, native=native, http=http)
+        listening = await listen(settings, stack, kafka=kafka, native=native, http=http, shared=shared)
         broker = Broker(settings, stack, guard or LoopGuard(0.0), listening)
         with broker.guard.watching():
             await broker.serve(ready, stop)

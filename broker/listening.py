@@ -4,12 +4,14 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from warmlog.broker.net.listener import Bound, bind
+from warmlog.broker.net.listener import Bound
 from warmlog.broker.net.transport.certificates import ServerTls, TlsError
+from warmlog.broker.net.transport.listening_sockets import ListenError, inherit, listen_on
 from warmlog.broker.settings.http import HTTP, HttpSettings, http_settings
 from warmlog.broker.settings.listeners import (
     DEFAULT_KAFKA,
@@ -28,6 +30,8 @@ from warmlog.broker.settings.settings import Settings
 from warmlog.broker.settings.tls import tls_settings
 from warmlog.broker.settings.types import SettingError
 from warmlog.broker.start_errors import StartError
+
+NOTHING_SHARED: Final[Mapping[str, int]] = MappingProxyType({})
 
 if TYPE_CHECKING:
     from warmlog.broker.net.http.jwks import TokenSources
@@ -84,21 +88,45 @@ class Listening:
 
 
 async def listen(
-    settings: Settings, stack: ExitStack, *, kafka: str | None, native: str | None, http: str
+    settings: Settings,
+    stack: ExitStack,
+    *,
+    kafka: str | None,
+    native: str | None,
+    http: str,
+    shared: Mapping[str, int] = NOTHING_SHARED,
 ) -> Listening:
-    """Bind all sockets, which `stack` closes, and load certificates and keys. Raises StartError."""
+    """Bind all sockets, which `stack` closes, and load certificates and keys. Raises StartError.
+
+    `shared`: inherited sockets by listener, on which other brokers accept as well, as descriptors.
+    """
     plans = _plans(settings, kafka, native)
+    if unknown := shared.keys() - {plan.name for plan in plans}:
+        raise StartError(f"--shared: there is no listener {min(unknown)}")
     certificates = {plan.name: _certificate(settings, plan.name) for plan in plans if plan.is_tls}
     backlog = settings.socket_listen_backlog_size
-    sockets = {plan.name: stack.enter_context(_bind(plan.name, plan.address, backlog)) for plan in plans}
-    sock = None if http == "none" else stack.enter_context(_bind(HTTP, _parse(http), backlog))
+    try:
+        common = {name: stack.enter_context(inherit(name, descriptor)) for name, descriptor in shared.items()}
+        sockets = {plan.name: stack.enter_context(listen_on(plan.name, plan.address, backlog)) for plan in plans}
+        sock = None if http == "none" else stack.enter_context(listen_on(HTTP, _parse(http), backlog))
+    except ListenError as error:
+        raise StartError(str(error)) from None
     of_http = http_settings(settings)
     if sock is not None and of_http.is_encrypted:
         certificates[HTTP] = _certificate(settings, HTTP)
     tokens = await _tokens(settings, plans, None if sock is None else of_http.oauth)
     checkers = {} if tokens is None else tokens[1]
     return Listening(
-        bound=[Bound(plan, sockets[plan.name], certificates.get(plan.name), checkers.get(plan.name)) for plan in plans],
+        bound=[
+            Bound(
+                plan,
+                sockets[plan.name],
+                certificates.get(plan.name),
+                checkers.get(plan.name),
+                common.get(plan.name),
+            )
+            for plan in plans
+        ],
         web=None if sock is None else Web(sock, of_http, certificates.get(HTTP), checkers.get(HTTP)),
         peers=certificates.get(inter_broker_listener(settings)),
         tokens=None if tokens is None else tokens[0],
@@ -155,13 +183,6 @@ def _parse(address: str) -> tuple[str, int]:
         return parse_address(address)
     except SettingError as error:
         raise StartError(str(error)) from None
-
-
-def _bind(name: str, address: tuple[str, int], backlog: int) -> socket.socket:
-    try:
-        return bind(address, backlog)
-    except OSError as error:
-        raise StartError(f"{name} listener: cannot listen on {join_address(*address)}: {error.strerror}") from None
 
 
 def _address_of(sock: socket.socket | None) -> str:

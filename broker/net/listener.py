@@ -48,12 +48,16 @@ SAME_MACHINE_BUFFER_BYTES = 192 << 10
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A listener's plan and socket, its certificate if it encrypts, and its token checker if it accepts tokens."""
+    """A listener's plan and socket, its certificate if it encrypts, and its token checker if it accepts tokens.
+
+    `shared`: a further socket, on which other brokers of the machine accept as well.
+    """
 
     plan: ListenerPlan
     sock: socket.socket
     tls: ServerTls | None = None
     tokens: "TokenChecker | None" = None
+    shared: socket.socket | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +74,6 @@ class Limits:
     receive_buffer_bytes: int
     rates: ConnectionRates
     addresses: Counter[str] = field(default_factory=Counter)
-
-
-def bind(address: tuple[str, int], backlog: int) -> socket.socket:
-    """Return a non-blocking listening socket. Port 0: a free port; an empty host: all addresses. Raises OSError."""
-    host, port = address
-    addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, resolved = addresses[0]
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(resolved)
-        sock.listen(backlog)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 class HeldSocket:
@@ -106,7 +93,10 @@ class HeldSocket:
 
 
 class Listener:
-    """Accepts on a bound socket until stopped, and closes it."""
+    """Accepts on its bound sockets until stopped, and closes them.
+
+    Clients that connect to the shared one are told the port of the other, which this broker has for itself.
+    """
 
     def __init__(
         self,
@@ -122,7 +112,8 @@ class Listener:
 
         `max_connections`: the limit of this listener, in addition to the common one.
         """
-        self._sock = bound.sock
+        self._socks = [bound.sock] if bound.shared is None else [bound.sock, bound.shared]
+        self._port: int = bound.sock.getsockname()[1]
         self.name = bound.plan.name
         self.tls = bound.tls
         self._handshakes = Handshakes()
@@ -156,9 +147,12 @@ class Listener:
                 if self.tls is not None:
                     watching.start_soon(self.tls.run)
                 with self._accepting:
-                    await self._accept()
-                trio.lowlevel.notify_closing(self._sock)
-                self._sock.close()
+                    async with trio.open_nursery() as accepting:
+                        for sock in self._socks:
+                            accepting.start_soon(self._accept, sock)
+                for sock in self._socks:
+                    trio.lowlevel.notify_closing(sock)
+                    sock.close()
                 self._has_stopped = True
                 self._handshakes.close()
                 self._close_held()
@@ -183,16 +177,16 @@ class Listener:
         """Stop accepting, and close each connection after its received requests are answered."""
         self._accepting.cancel()
 
-    async def _accept(self) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
         while True:
-            await trio.lowlevel.wait_readable(self._sock)
-            await self._accept_waiting()
+            await trio.lowlevel.wait_readable(listening)
+            await self._accept_waiting(listening)
 
-    async def _accept_waiting(self) -> None:
+    async def _accept_waiting(self, listening: socket.socket) -> None:
         ends_at = perf_counter() + ACCEPT_S
         while perf_counter() < ends_at:
             try:
-                sock, peer = self._sock.accept()
+                sock, peer = listening.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -255,13 +249,13 @@ class Listener:
             self._refuse(sock, peer, "max_connections_per_ip", f"its address has {of_address}, the maximum of one")
             return
         try:
-            local = sock.getsockname()
-            self._tune(sock, is_local=peer[0] == local[0])
+            host = sock.getsockname()[0]
+            self._tune(sock, is_local=peer[0] == host)
         except OSError:  # the peer has disconnected
             sock.close()
             return
         limits.addresses[address] += 1
-        session = Session(listener=self.name, peer=peer[:2], local=local[:2])
+        session = Session(listener=self.name, peer=peer[:2], local=(host, self._port))
         if self._services.login_rules is not None:
             session.login = Login(self._services.login_rules)
         if self.tls is None:

@@ -28,7 +28,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.documents import ROOT
-from tests.warmlog.cli.test_serve_nodes import Running, nodes
+from tests.warmlog.cli.nodes.running import Running, nodes
 from warmlog.client.blocking import Client
 
 PROGRAM = Path(__file__).with_name("restart_stream.py")

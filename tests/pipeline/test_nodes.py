@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.lakehouse.tables import copied
 from tests.pipeline.sink.attempt import Task, some_identity, values, wait_for_markers
 from tests.pipeline.source.test_wire import Collector
-from tests.warmlog.cli.test_serve_nodes import Running, nodes
+from tests.warmlog.cli.nodes.running import Running, nodes
 from warmlog.client.blocking import Client
 from warmlog.client.errors import ConnectError
 from warmlog.pipeline.brokers import Brokers

@@ -26,6 +26,7 @@ import click
 from warmlog.broker.cluster.local import STORE
 from warmlog.cli.command_groups import close_output
 from warmlog.cli.failure import CannotStart, Failure
+from warmlog.cli.nodes.options import MAX_NODES, SharedSocket
 
 if TYPE_CHECKING:
     from warmlog.broker.listening import Addresses
@@ -90,25 +91,29 @@ def serve_options(command: Command) -> Command:
 @click.option(
     "--nodes",
     metavar="N",
-    type=click.IntRange(1, 64),
-    help="Run a cluster of N brokers, each in a process of its own, with ports 10 higher than the last.",
+    type=click.IntRange(1, MAX_NODES),
+    help="Run a cluster of N brokers, each in a process of its own.",
 )
+@click.option("--shared", metavar="NAME=FD", type=SharedSocket(), multiple=True, hidden=True)
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input ends.")
-def serve(nodes: int | None, **options: Any) -> None:
+def serve(nodes: int | None, shared: Sequence[tuple[str, int]], **options: Any) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
     --set; later ones override earlier ones. An address is HOST:PORT; port 0 chooses a free port, and `none` disables
     the listener.
 
-    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`. With --nodes, it
-    names the first node, and a line for each node comes before it.
+    When all listeners accept connections, one line is printed: `ready kafka=H:P native=H:P http=H:P`.
+
+    With --nodes, all nodes accept at --kafka and --native, so that clients can bootstrap while any of them lives. Each
+    has ports of its own, which clients learn there: 10, 20, ... higher. --http is the address of the first node; the
+    others are 10, 20, ... higher. A line for each node precedes the last line.
 
     With --secure, the certificates and the login of the user admin are in --secrets-dir, by default beside the data
     directory: DIR-secrets. The first start prints how clients use them. Grant rights to other users with `warmlog acl`.
     """
     if nodes is None:
-        serve_with(**options)
+        serve_with(shared=dict(shared), **options)
     else:
         serve_nodes(nodes, **options)
 
@@ -127,8 +132,12 @@ def serve_with(
     secrets_dir: Path | None = None,
     hosts: tuple[str, ...] = (),
     until_eof: bool = False,
+    shared: Mapping[str, int] | None = None,
 ) -> None:
-    """Run a broker with the values of `serve_options`. Raises CannotStart, Failure."""
+    """Run a broker with the values of `serve_options`. Raises CannotStart, Failure.
+
+    `shared`: listening sockets inherited from `serve --nodes`, by the names of their listeners.
+    """
     _check_secure(is_secure=is_secure, secrets_dir=secrets_dir, hosts=hosts)
     log_to_stderr(log_level, as_json=log_json)
     settings = read_settings(config, data_dir, assignments, is_secure=is_secure)
@@ -142,7 +151,7 @@ def serve_with(
         )
     else:
         warn_if_open(settings)
-    run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof)
+    run_broker(settings, kafka=kafka, native=native, http=http, until_eof=until_eof, shared=shared or {})
 
 
 def serve_nodes(
@@ -170,7 +179,10 @@ def serve_nodes(
     with importing():
         from warmlog.broker.settings.documentation import durability_sentence
         from warmlog.broker.settings.listeners import DEFAULT_KAFKA, DEFAULT_NATIVE
-        from warmlog.cli.nodes import Node, Plan, run_nodes
+        from warmlog.cli.nodes.node import Node
+        from warmlog.cli.nodes.plan import Plan
+        from warmlog.cli.nodes.shared_listeners import SharedListeners
+        from warmlog.cli.nodes.supervisor import run_nodes
 
     for option, given in (("--kafka", kafka), ("--native", native)):
         if settings.listeners and given is not None:
@@ -186,12 +198,12 @@ def serve_nodes(
     options += [] if config is None else ["--config", str(config)]
     options += [word for assignment in assignments for word in ("--set", assignment)]
 
-    def ready(nodes: Sequence[Node]) -> None:
+    def ready(nodes: Sequence[Node], shared: SharedListeners) -> None:
         try:
             click.echo(durability_sentence(settings))
             for node in nodes:
                 click.echo(f"{node.name} {node.line}")
-            click.echo(f"ready {nodes[0].line}")
+            click.echo(f"ready {shared.line(nodes[0].addresses['http'])}")
         except BrokenPipeError:
             close_output()
         notify_ready(os.environ)
@@ -284,7 +296,13 @@ def warn_if_open(settings: "Settings") -> None:
 
 
 def run_broker(
-    settings: "Settings", *, kafka: str | None, native: str | None, http: str, until_eof: bool = False
+    settings: "Settings",
+    *,
+    kafka: str | None,
+    native: str | None,
+    http: str,
+    until_eof: bool,
+    shared: Mapping[str, int],
 ) -> None:
     """Serve until a signal arrives or, if `until_eof`, standard input ends. Raises CannotStart, Failure."""
     with importing():
@@ -305,7 +323,7 @@ def run_broker(
         notify_ready(os.environ)
 
     try:
-        run(settings, kafka=kafka, native=native, http=http, ready=ready, until_eof=until_eof)
+        run(settings, kafka=kafka, native=native, http=http, ready=ready, until_eof=until_eof, shared=shared)
     except BrokenError as error:
         raise Failure(str(error)) from error
     except StartError as error:

@@ -11,7 +11,7 @@ import trio
 
 from warmlog.broker.net.http import http_connection, http_listener
 from warmlog.broker.net.http.http_listener import HttpListener
-from warmlog.broker.net.listener import bind
+from warmlog.broker.net.transport.listening_sockets import bind
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
 LAST = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

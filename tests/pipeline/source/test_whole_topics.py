@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.pipeline.conftest import DirectoryWriter, register
 from tests.pipeline.local import plan
-from tests.warmlog.cli.test_serve_nodes import nodes
+from tests.warmlog.cli.nodes.running import nodes
 from warmlog.broker.log.directory.checkpoint import HIGH_WATERMARKS, write_offsets
 from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.audit import audit

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.clients.waiting import until
-from tests.warmlog.cli.test_serve_nodes import Running, nodes
+from tests.warmlog.cli.nodes.running import Running, nodes
 from warmlog.cli.admin.partition import replace_broker, spread
 from warmlog.cli.failure import Failure
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.stored_topics import stored_topics
-from tests.warmlog.cli.test_serve_nodes import nodes
+from tests.warmlog.cli.nodes.running import nodes
 from warmlog.broker.metadata.topic import Topic
 from warmlog.client.blocking import Client
 from warmlog.inspect.catalog import data_directories, known_topics

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from tests.broker.api.authorization.rig import STANDARD
 from tests.broker.cluster.certificates import Authority
-from tests.warmlog.cli.test_serve_nodes import nodes
+from tests.warmlog.cli.nodes.running import nodes
 
 LIMIT_S = 60
 RECORDS = 100

@@ -24,10 +24,11 @@ from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
 from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.broker.metrics.loop_guard import LoopGuard
-from warmlog.broker.net.listener import Bound, Limits, Listener, bind
+from warmlog.broker.net.listener import Bound, Limits, Listener
 from warmlog.broker.net.memory_budget import MemoryBudget
 from warmlog.broker.net.sendfile import SlicePath
 from warmlog.broker.net.services import Services
+from warmlog.broker.net.transport.listening_sockets import bind
 from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.broker.net.wire import KafkaWire, NativeWire
 from warmlog.broker.partitions.partition import Partition

@@ -8,16 +8,14 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from click.testing import CliRunner
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from trio.testing import wait_all_tasks_blocked
 
@@ -25,87 +23,14 @@ from interop.ports import free_ports
 from tests.broker.cluster.certificates import Authority
 from tests.clients.waiting import until, until_ended
 from tests.interop.storage.mirroring import Served
+from tests.warmlog.cli.nodes.running import FREE, LIMIT_S, RECORDS, Running, consumed, nodes, produce, refused
 from warmlog import Client
 from warmlog.broker.cluster.local import STORE
 from warmlog.broker.settings.settings import Settings
-from warmlog.cli.nodes import NODES, Node, Plan
+from warmlog.cli.nodes.node import Node
+from warmlog.cli.nodes.plan import NODES, Plan
+from warmlog.cli.nodes.shared_listeners import SharedListeners
 from warmlog.cli.root import root
-
-FREE = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "127.0.0.1:0")
-NODE = re.compile(r"node (\d+) kafka=(\S+) native=(\S+) http=(\S+)\n")
-LIMIT_S = 60
-RECORDS = 300
-
-
-class Running:
-    """A running `serve --nodes`, and the addresses of its nodes."""
-
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        assert process.stdout is not None
-        self.process = process
-        self.log = log
-        self.lines = []
-        for line in process.stdout:
-            self.lines.append(line)
-            if line.startswith("ready "):
-                break
-        found = [match for line in self.lines if (match := NODE.fullmatch(line))]
-        self.kafka = [match[2] for match in found]
-        self.native = [match[3] for match in found]
-
-    def node(self, number: int) -> int:
-        """Return the process id of a node."""
-        started_by = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        children = [child for path in started_by for child in path.read_text().split()]
-        return next(int(one) for one in children if f"node.id={number}" in Path(f"/proc/{one}/cmdline").read_text())
-
-    def stop(self) -> int:
-        """Stop as an operator does, and return the exit status."""
-        self.process.terminate()
-        return self.process.wait(LIMIT_S)
-
-
-@contextmanager
-def nodes(directory: Path, count: int, *options: str, addresses: Sequence[str] = FREE) -> Iterator[Running]:
-    """Run the real command; kill it at the end if it still runs."""
-    command = [sys.executable, "-m", "warmlog", "serve", "--nodes", str(count), "--data-dir", str(directory)]
-    log = directory.with_suffix(".log")
-    with (
-        log.open("a") as errors,
-        tempfile.TemporaryDirectory() as temporary,  # for the socket of the store, which a kill leaves there
-        subprocess.Popen(
-            [*command, *addresses, *options],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "TMPDIR": temporary},
-        ) as process,
-    ):
-        try:
-            yield Running(process, log)
-        finally:
-            process.kill()
-
-
-def produce(bootstrap: str, topic: str, first: int) -> None:
-    failures = []
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
-    for at in range(first, first + RECORDS):
-        producer.produce(topic, value=b"%d" % at, on_delivery=lambda error, _: error and failures.append(error))
-    assert producer.flush(LIMIT_S) == 0
-    assert not failures
-
-
-def consumed(bootstrap: str, topic: str, count: int) -> list[int]:
-    settings = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
-    consumer = Consumer(settings | {"enable.auto.commit": False})
-    consumer.subscribe([topic])
-    try:
-        found = consumer.consume(count, LIMIT_S)
-        assert not [message.error() for message in found if message.error()]
-        return sorted(int(message.value() or b"") for message in found)
-    finally:
-        consumer.close()
 
 
 def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path) -> None:
@@ -113,7 +38,8 @@ def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path
     with nodes(data, 3) as running:
         assert len(set(running.kafka)) == 3
         assert running.lines[0].startswith("power cut: ")
-        assert running.lines[-1] == running.lines[1].replace("node 1 ", "ready ")
+        assert running.shared.keys() == {"kafka", "native", "http"}
+        assert running.shared["kafka"] not in running.kafka
         admin = AdminClient({"bootstrap.servers": running.kafka[1]})
         admin.create_topics([NewTopic("t", 6, 3)])["t"].result(LIMIT_S)
         produce(running.kafka[2], "t", 0)
@@ -206,22 +132,23 @@ def test_lines_of_the_log_name_the_node(tmp_path: Path) -> None:
     assert {line["node"] for line in written} == {1, 2}
 
 
-def test_ports_count_up_from_the_first_node(tmp_path: Path) -> None:
-    first = free_ports(11)[0]
+def test_ports_count_up_from_those_of_all_nodes(tmp_path: Path) -> None:
+    first = free_ports(21)[0]
     addresses = ("--kafka", f"127.0.0.1:{first}", "--native", "none", "--http", "none")
     advertised = ("--set", f"advertised.listeners=kafka://localhost:{first}")
     with nodes(tmp_path / "data", 2, *advertised, "--set", "node.id=7", addresses=addresses) as running:
         assert running.lines[1:3] == [
-            f"node 7 kafka=127.0.0.1:{first} native=none http=none\n",
-            f"node 8 kafka=127.0.0.1:{first + 10} native=none http=none\n",
+            f"node 7 kafka=127.0.0.1:{first + 10} native=none http=none\n",
+            f"node 8 kafka=127.0.0.1:{first + 20} native=none http=none\n",
         ]
+        assert running.lines[3] == f"ready kafka=127.0.0.1:{first} native=none http=none\n"
         brokers = AdminClient({"bootstrap.servers": running.kafka[0]}).list_topics(timeout=LIMIT_S).brokers
         found = {number: f"{broker.host}:{broker.port}" for number, broker in brokers.items()}
-        assert found == {7: f"localhost:{first}", 8: f"localhost:{first + 10}"}
+        assert found == {7: f"localhost:{first + 10}", 8: f"localhost:{first + 20}"}
 
 
 def test_nodes_have_all_named_listeners_and_fetch_over_the_one_for_brokers(tmp_path: Path) -> None:
-    first = free_ports(11)[0]
+    first = free_ports(21)[0]
     options = [
         f"listeners=OUTSIDE://127.0.0.1:{first},INTERNAL://127.0.0.1:0,NATIVE://127.0.0.1:0",
         "listener.security.protocol.map=OUTSIDE:PLAINTEXT,INTERNAL:PLAINTEXT",
@@ -236,8 +163,12 @@ def test_nodes_have_all_named_listeners_and_fetch_over_the_one_for_brokers(tmp_p
         brokers = admin.list_topics(timeout=LIMIT_S).brokers.values()
         assert sorted(f"{broker.host}:{broker.port}" for broker in brokers) == sorted(inside)
         brokers = AdminClient({"bootstrap.servers": lines[1]["outside"]}).list_topics(timeout=LIMIT_S).brokers.values()
-        assert sorted(broker.port for broker in brokers) == [first, first + 10]
+        assert sorted(broker.port for broker in brokers) == [first + 10, first + 20]
         assert {broker.host for broker in brokers} == {"localhost"}
+        assert running.shared["outside"] == running.shared["kafka"] == f"127.0.0.1:{first}"
+        admin = AdminClient({"bootstrap.servers": running.shared["internal"]})
+        brokers = admin.list_topics(timeout=LIMIT_S).brokers.values()
+        assert sorted(f"{broker.host}:{broker.port}" for broker in brokers) == sorted(inside)
         admin.create_topics([NewTopic("t", 2, 2, config={"min.insync.replicas": "2"})])["t"].result(LIMIT_S)
         produce(inside[0], "t", 0)
         assert running.stop() == 0
@@ -428,6 +359,7 @@ def test_default_ports_of_nodes_do_not_collide(tmp_path: Path) -> None:
     addresses = {"kafka": "127.0.0.1:9092", "native": "127.0.0.1:9091", "http": "127.0.0.1:9099"}
     plan = Plan(settings=settings, count=64, addresses=addresses, options=(), logs_json=False)
     given = [address for number in range(64) for address in plan.addresses_of(number).values()]
+    given += [addresses["kafka"], addresses["native"]]
     assert len(set(given)) == len(given)
 
 
@@ -452,7 +384,8 @@ async def test_a_process_that_is_being_created_while_its_node_stops_ends_before_
     monkeypatch.setattr(trio.lowlevel, "open_process", slow)
     monkeypatch.setattr(Plan, "command", lambda *_: [])
     plan = Plan(settings=Settings(), count=1, addresses={}, options=(), logs_json=False)
-    node = Node(plan, 0, "", {})
+    shared = SharedListeners(sockets={}, kafka="none", native="none", is_named=False)
+    node = Node(plan, 0, "", shared, {})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.run, lambda: None)
         await wait_all_tasks_blocked()
@@ -461,14 +394,6 @@ async def test_a_process_that_is_being_created_while_its_node_stops_ends_before_
             await wait_all_tasks_blocked()
             may_create.set()
         assert [process.poll() for process in created] == [-signal.SIGTERM]
-
-
-def refused(directory: Path, *options: str) -> str:
-    """Return what a `serve` writes that cannot start."""
-    command = [sys.executable, "-m", "warmlog", "serve", "--data-dir", str(directory), *FREE, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    return done.stderr
 
 
 @pytest.mark.parametrize(
@@ -486,12 +411,15 @@ def test_what_cannot_work_is_refused(tmp_path: Path, options: Sequence[str], mes
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        errors = refused(tmp_path, "--nodes", "2", "--kafka", f"127.0.0.1:{port}")
-    # Of node 1; or of node 2 before, if somebody else has taken the next port.
-    assert "kafka listener: cannot listen on 127.0.0.1:" in errors
-    assert "did not start: it ended with status 2" in errors
+    first = free_ports(21)[0]
+    with socket.create_server(("127.0.0.1", first)):
+        errors = refused(tmp_path, "--nodes", "2", "--kafka", f"127.0.0.1:{first}")
+    assert f"kafka listener: cannot listen on 127.0.0.1:{first}: Address already in use" in errors
+    assert "node 1" not in errors
+    with socket.create_server(("127.0.0.1", first + 20)):
+        errors = refused(tmp_path, "--nodes", "2", "--kafka", f"127.0.0.1:{first}")
+    assert f"kafka listener: cannot listen on 127.0.0.1:{first + 20}: Address already in use" in errors
+    assert "node 2 did not start: it ended with status 2" in errors
 
 
 def test_directories_are_not_mixed_up(tmp_path: Path) -> None:
