@@ -26,7 +26,7 @@ import click
 from warmlog.broker.cluster.local import STORE
 from warmlog.cli.command_groups import close_output
 from warmlog.cli.failure import CannotStart, Failure
-from warmlog.cli.nodes.options import MAX_NODES, SharedSocket
+from warmlog.cli.nodes.options import AUTO, MAX_NODES, NodeCount, SharedSocket
 
 if TYPE_CHECKING:
     from warmlog.broker.listening import Addresses
@@ -90,13 +90,13 @@ def serve_options(command: Command) -> Command:
 @serve_options
 @click.option(
     "--nodes",
-    metavar="N",
-    type=click.IntRange(1, MAX_NODES),
-    help="Run a cluster of N brokers, each in a process of its own.",
+    metavar="N|auto",
+    type=NodeCount(1, MAX_NODES),
+    help="Run a cluster of N brokers, each in a process of its own; auto: one for each available core.",
 )
 @click.option("--shared", metavar="NAME=FD", type=SharedSocket(), multiple=True, hidden=True)
 @click.option("--until-eof", is_flag=True, help="Also stop when standard input ends.")
-def serve(nodes: int | None, shared: Sequence[tuple[str, int]], **options: Any) -> None:
+def serve(nodes: int | str | None, shared: Sequence[tuple[str, int]], **options: Any) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
     Settings come from the TOML file, then the environment (WARMLOG_LOG_SEGMENT_BYTES sets log.segment.bytes), then
@@ -109,13 +109,36 @@ def serve(nodes: int | None, shared: Sequence[tuple[str, int]], **options: Any) 
     has ports of its own, which clients learn there: 10, 20, ... higher. --http is the address of the first node; the
     others are 10, 20, ... higher. A line for each node precedes the last line.
 
+    --nodes auto keeps the number of nodes that the data directory holds, and runs a broker by itself if there is one
+    core, or if the directory has the data of one.
+
     With --secure, the certificates and the login of the user admin are in --secrets-dir, by default beside the data
     directory: DIR-secrets. The first start prints how clients use them. Grant rights to other users with `warmlog acl`.
     """
+    if nodes == AUTO:
+        nodes = choose_nodes(**options)
     if nodes is None:
         serve_with(shared=dict(shared), **options)
     else:
-        serve_nodes(nodes, **options)
+        serve_nodes(int(nodes), **options)
+
+
+def choose_nodes(
+    *,
+    config: Path | None,
+    data_dir: str | None,
+    assignments: tuple[str, ...],
+    log_level: str,
+    log_json: bool,
+    is_secure: bool,
+    **_: Any,
+) -> int | None:
+    """Return the number of nodes for --nodes auto, or None for a broker by itself. Raises CannotStart."""
+    from warmlog.cli.nodes.automatic import automatic_count
+    from warmlog.cli.nodes.cores import available_cores
+
+    log_to_stderr(log_level, as_json=log_json)
+    return automatic_count(read_settings(config, data_dir, assignments, is_secure=is_secure), available_cores())
 
 
 def serve_with(

@@ -6,6 +6,6 @@
     DIR/nodes/ID        the data directory of a node, in each of log.dirs
     DIR/store.sqlite    the store, in the first of log.dirs
 
-Start with `supervisor`. `plan` has the configuration of all nodes, `node` the life of one, and `shared_listeners` the
-sockets on which all of them accept.
+Start with `supervisor`. `plan` has the configuration of all nodes, `node` the life of one, `shared_listeners` the
+sockets on which all of them accept, and `automatic` the number of nodes for the machine.
 """

@@ -4,7 +4,22 @@ from typing import Any, Final
 
 import click
 
+AUTO: Final = "auto"
 MAX_NODES: Final = 64
+
+
+class NodeCount(click.IntRange):
+    """A number of nodes, or AUTO."""
+
+    name = "number or auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or AUTO."""
+        if value == AUTO:
+            return AUTO
+        if not str(value).isdecimal():
+            self.fail(f"{value!r} is neither a number of nodes nor {AUTO}.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class SharedSocket(click.ParamType[tuple[str, int]]):
