@@ -193,6 +193,10 @@ def test_nodes_fetch_from_each_other_by_tls(tmp_path: Path) -> None:
         admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(LIMIT_S)
         produce(plain, "t", 0)
         assert consumed(plain, "t", RECORDS) == list(range(RECORDS))
+        keys = {"ssl.key.location": str(issued.key), "ssl.certificate.location": str(issued.certificate)}
+        own = {"security.protocol": "SSL", "ssl.ca.location": str(authority.ca), **keys}
+        brokers = AdminClient({"bootstrap.servers": running.shared["ssl"], **own}).list_topics(timeout=LIMIT_S).brokers
+        assert {f"{broker.host}:{broker.port}" for broker in brokers.values()} == {line["ssl"] for line in lines}
         assert running.stop() == 0
     assert "refused: TLS" not in running.log.read_text()
 
@@ -250,9 +254,11 @@ def test_nodes_are_secured(tmp_path: Path) -> None:
                 "security.protocol": "SASL_SSL", "ssl.ca.location": str(secrets / "ca.pem"),
                 "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "admin", "sasl.password": password,
             }  # fmt: skip
+            assert lines[-1]["kafka"] == running.shared["kafka"]
             for line in lines:
                 client = AdminClient({"bootstrap.servers": line["kafka"], **login})
-                assert len(client.list_topics(timeout=LIMIT_S).brokers) == 3
+                brokers = client.list_topics(timeout=LIMIT_S).brokers.values()
+                assert sorted(f"{broker.host}:{broker.port}" for broker in brokers) == sorted(running.kafka)
             if start == 0:
                 topic = NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})
                 client.create_topics([topic])["t"].result(LIMIT_S)
