@@ -8,6 +8,7 @@ influence affects both sides of a ratio and cancels out.
 | guard-alone  | small Produce requests of one connection     | an echo of the same bytes, by turns     |
 | guard-turns  | small Produce requests of 200 connections    | the same                                |
 | guard-wide   | 20 partitions in each request, 8 connections | the same                                |
+| guard-reads  | 20 partitions in each fetch, 8 connections   | an echo of the requests, by turns       |
 | guard-append | 1 MB batches of 4 connections                | a loop that appends them to a file      |
 | guard-fetch  | 1 MiB fetches of 4 connections from memory   | a loop that sends a file                |
 
@@ -21,7 +22,7 @@ from typing import Any
 from benchmarks.harness import Conditions, Figures, Target, Workload
 from benchmarks.servers.contestants import ECHO_BY_TURNS, AppendLoop, SendfileLoop
 from benchmarks.servers.kafka import WARMLOG_KAFKA
-from benchmarks.serving.loads import Crowd
+from benchmarks.serving.loads import Crowd, WideFetches
 from benchmarks.workloads.kafka import FETCH_FOUR, PUSHING
 
 FETCHED_SCALE = 0.25  # 64 MiB are written for each measurement
@@ -55,6 +56,13 @@ GUARD_WORKLOADS: tuple[Workload[Any], ...] = (
     crowded("alone", "small requests of one connection", Crowd(connections=1, version=11), 12),
     crowded("turns", "small requests of 200 connections", Crowd(connections=200, version=11), 12),
     crowded("wide", "20 partitions in each request", Crowd(connections=8, version=7, partitions=20), 95),
+    guarding(
+        "reads",
+        "fetches of 20 partitions",
+        WideFetches(connections=8, partitions=20).measure,
+        ECHO_BY_TURNS,
+        at_most(90, "cpu_us_record", ECHO_BY_TURNS),
+    ),
     guarding(
         "append",
         "1 MB batches",

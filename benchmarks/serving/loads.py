@@ -23,6 +23,7 @@ from benchmarks.servers.contestants import Broker, Running, figures_of, records_
 from benchmarks.workloads.native import SMALL
 
 PARTITIONS = 1_000
+FILLED = 2  # batches in each partition before it is fetched
 ACTIVE_SHARE = 0.01  # share of the partitions that get a record between two fetches
 FETCH_VERSION = 12  # the last version that names topics by name
 PARTITION_MAX_BYTES, MAX_BYTES = 1 << 20, 50 << 20  # as in a Java consumer
@@ -57,6 +58,24 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WideFetches:
+    """Connections with one request in flight, each of which fetches `FILLED` small batches of every partition."""
+
+    connections: int
+    partitions: int
+
+    def measure(self, broker: Broker, conditions: Conditions) -> Figures:
+        """Measure requests/s, latencies, and the server's processor time per record, request and MB."""
+        with broker.serving(conditions, self.partitions) as (server, topic):
+            fill(server, topic, self.partitions)
+            request = fetch(topic, dict.fromkeys(range(self.partitions), 0))
+            flows = [Flow(requests=(request,))] * conditions.scaled(self.connections)
+            result = broker.drive(server, flows, conditions)
+        batches = result.replies * self.partitions * FILLED
+        return figures_of(result, records=batches * records_in(SMALL), size=result.received_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WideRequests:
     """One connection with one request in flight that names 1,000 partitions, in one API after the other."""
 
@@ -81,8 +100,8 @@ class WideRequests:
         with broker.serving(conditions, count) as (server, topic):
             fill(server, topic, count)
             active = range(0, count, round(1 / ACTIVE_SHARE))
-            positions = [dict.fromkeys(range(count), 2) | dict.fromkeys(active, offset) for offset in (0, 1)]
-            quiet = (fetch(topic, dict.fromkeys(range(count), 2)),)
+            positions = [dict.fromkeys(range(count), FILLED) | dict.fromkeys(active, offset) for offset in (0, 1)]
+            quiet = (fetch(topic, dict.fromkeys(range(count), FILLED)),)
             busy = tuple(fetch(topic, each) for each in positions)
             return {
                 "fetch_us": self._cost(broker, server, quiet, conditions),
@@ -105,7 +124,7 @@ def session_cost(server: Running, topic: str, count: int, active: Sequence[int],
     """
     asker = Asker(server.address)
     with closing(asker.sock):
-        full = asker.ask(fetch(topic, dict.fromkeys(range(count), 2), session=(0, 0)))
+        full = asker.ask(fetch(topic, dict.fromkeys(range(count), FILLED), session=(0, 0)))
         session = check_fetch(full)
         rounds = [fetch(topic, dict.fromkeys(active, offset), session=(session, 0)) for offset in (0, 1)]
         marked = fetch(topic, dict.fromkeys(active, 0), session=(session, -2))
@@ -133,10 +152,10 @@ def check_fetch(reply: bytes) -> int:
 
 
 def fill(server: Running, topic: str, count: int) -> None:
-    """Append two records to each partition."""
+    """Append `FILLED` batches of one record to each partition."""
     asker = Asker(server.address)
     with closing(asker.sock):
-        for _ in range(2):
+        for _ in range(FILLED):
             asker.ask(produce(topic, range(count), 11))
 
 

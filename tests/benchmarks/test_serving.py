@@ -9,7 +9,8 @@ from benchmarks.load.generator import LoadError
 from benchmarks.load.kafka_wire import KafkaWire
 from benchmarks.servers.contestants import ECHO_BY_TURNS, Broker
 from benchmarks.servers.kafka import start_warmlog_for_kafka
-from benchmarks.serving.loads import Crowd, WideRequests, check_fetch, fetch, session_cost
+from benchmarks.serving.loads import FILLED, Crowd, WideFetches, WideRequests, check_fetch, fetch, session_cost
+from benchmarks.workloads.native import SMALL
 
 WARMLOG = Broker(name="warmlog", start=start_warmlog_for_kafka, wire=KafkaWire())
 
@@ -28,6 +29,15 @@ def test_a_crowd_appends_to_all_its_partitions_in_any_version(conditions: Condit
 def test_an_echo_by_turns_answers_the_same_crowd(conditions: Conditions) -> None:
     crowd = Crowd(connections=200, version=11)
     assert crowd.measure(ECHO_BY_TURNS, conditions)["requests_per_s"] > 0
+
+
+@pytest.mark.parametrize(("server", "least_bytes"), [(WARMLOG, 3 * FILLED * len(SMALL)), (ECHO_BY_TURNS, 1)])
+def test_fetches_of_several_partitions_count_all_their_records(
+    conditions: Conditions, server: Broker, least_bytes: int
+) -> None:
+    figures = WideFetches(connections=100, partitions=3).measure(server, conditions)
+    assert figures["mb_per_s"] * 1e6 / figures["requests_per_s"] >= least_bytes
+    assert figures["cpu_us"] == pytest.approx(3 * FILLED * figures["cpu_us_record"])
 
 
 def test_wide_requests_of_every_kind_are_answered(conditions: Conditions) -> None:
