@@ -10,7 +10,7 @@
 #   make lint       ruff, mypy, import-linter, commit subjects, words, links of the documentation
 #   make audit      look for known vulnerabilities of the locked packages; needs a network, or ADVISORIES="DIR"
 #   make bench      measure the figures of docs/performance.md; ARGS="..." selects some
-#   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; under a minute
+#   make bench-guard  fail if serving costs more than its bounds, beside bare system calls; about a minute
 #   make setup      make .venv with every extra, and compile; repeated, it rebuilds only what changed
 #   make ui         take the libraries of the console from npm; setup does so, too, where npm is found
 #   make figures    draw the pictures of docs/page-cache.md from the figures beside them
