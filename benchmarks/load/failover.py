@@ -72,7 +72,7 @@ def main() -> None:
     """Produce until the input ends."""
     address, topic, partitions, every_ms = sys.argv[1:]
     producer = PacedProducer(address, topic, int(partitions), float(every_ms) / 1e3)
-    thread = threading.Thread(target=producer.run)
+    thread = threading.Thread(target=producer.run, daemon=True)  # it ends with a failed assertion
     thread.start()
     assert producer.kill.over.wait(PATIENCE_S), "not every partition accepts records"
     print("ready", flush=True)
