@@ -63,7 +63,7 @@ class Standing:
     def start(self, directory: Path) -> Iterator[Running]:
         """Start the server. Its directory is next to the first measurement's, and is removed with the server."""
         if self._running is None:
-            home = directory.parent / f"{directory.name}-{self.name.replace(' ', '-')}"
+            home = directory.parent / re.sub(r"\W+", "-", f"{directory.name}-{self.name}")  # log.dirs splits at commas
             home.mkdir()
             self.home = home
             self._life.callback(subprocess.run, ["rm", "-rf", str(home)], check=True)
