@@ -54,11 +54,12 @@ EXTRAS := .venv/extras
 AUDIT := .venv/audit/installed
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
-INTEROP_JOBS := interop-spark interop-clients interop-kafka interop-packages
+INTEROP_JOBS := interop-tables interop-clients interop-packages interop-spark interop-answers interop-storage \
+	interop-containers
 
 .DELETE_ON_ERROR:
-.PHONY: help setup ui run cluster test simulate lint audit interop $(INTEROP_JOBS) stacks sparks bench bench-guard \
-	figures coverage fixtures docs lock dist clean
+.PHONY: help setup ui run cluster test simulate lint audit interop spark-classes $(INTEROP_JOBS) stacks sparks bench \
+	bench-guard figures coverage fixtures docs lock dist clean
 
 help:
 	@sed -n 's/^#   make/make/p' Makefile
@@ -133,28 +134,40 @@ $(AUDIT): $(TOOLS) requirements/audit.lock
 	@$(BIN)/uv pip install --quiet --python .venv/audit/bin/python --no-deps --require-hashes -r requirements/audit.lock
 	@touch $@
 
-# Three of four jobs at once, each waiting for other processes most of the time, the longest ones first. They share no port
-# and no directory, and lock what more than one builds: Spark; clients; Kafka; installations, and containers in a network
-# namespace of their own. ARGS may leave a job without tests (pytest's status 5).
+# Each test of `make interop` is in one job, which tests/test_tidy.py checks. As many jobs at once as `make test` has processes,
+# since they wait for others for some of their time, the longest ones first. They share no port and no directory, and lock what
+# more than one builds; containers are in a network namespace of their own. ARGS may leave a job without tests (pytest's
+# status 5).
 INTEROP = PATH="$$PATH:/usr/local/go/bin" $(REWRITTEN) $(BIN)/pytest -m interop -p no:cacheprovider $(ARGS)
 EMPTY_OK = || test $$? -eq 5 -a -n '$(subst ','\'',$(ARGS))'
 
-interop: setup
-	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(INTEROP_JOBS)
+interop: setup spark-classes
+	@$(MAKE) --no-print-directory -j$(TESTERS) --keep-going --output-sync=target $(INTEROP_JOBS)
 
 # Spark starts in half of the time with an archive of its classes; without Java there is none.
-interop-spark:
+spark-classes: setup
 	$(BIN)/python -m tests.pipeline.class_archive || echo "no archive of Spark's classes"
-	$(INTEROP) tests/pipeline $(EMPTY_OK)
+
+interop-packages:
+	$(INTEROP) tests/packaging $(EMPTY_OK)
+
+interop-tables:
+	$(INTEROP) tests/pipeline/lakehouse $(EMPTY_OK)
 
 interop-clients:
 	$(INTEROP) tests/interop/clients $(EMPTY_OK)
 
-interop-kafka:
-	$(INTEROP) tests/interop --ignore tests/interop/clients $(EMPTY_OK)
+interop-answers:
+	$(INTEROP) tests/interop --ignore tests/interop/clients --ignore tests/interop/storage $(EMPTY_OK)
 
-interop-packages:
-	$(INTEROP) tests/console tests/deploy tests/packaging $(EMPTY_OK)
+interop-storage:
+	$(INTEROP) tests/interop/storage $(EMPTY_OK)
+
+interop-spark:
+	$(INTEROP) tests/pipeline --ignore tests/pipeline/lakehouse $(EMPTY_OK)
+
+interop-containers:
+	$(INTEROP) tests/console tests/deploy $(EMPTY_OK)
 
 stacks: setup
 	$(BIN)/pytest -m stacks tests/stacks tests/pipeline/recipes $(ARGS)

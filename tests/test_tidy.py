@@ -45,6 +45,7 @@ UNUSED_NAMES = {
     "warmlog/cli/serve.py: formatTime",
     "warmlog/pipeline/data_source.py: streamReader",
 }
+MISSED_BY_JOBS: set[str] = set()
 
 
 def circles(root: Path) -> Collection[object]:
@@ -59,6 +60,7 @@ RULES: list[tuple[Callable[[Path], Collection[object]], Collection[object]]] = [
     (tidy.shared_names, SHARED_NAMES),
     (tidy.unclear_names, UNCLEAR_NAMES),
     (tidy.unused_names, UNUSED_NAMES),
+    (tidy.missed_by_jobs, MISSED_BY_JOBS),
 ]
 
 
@@ -212,3 +214,26 @@ def test_a_value_named_by_such_a_word_is_found(tree: Path, text: str, name: str)
 def test_a_batch_may_be_one_and_a_replica_be_placed(tree: Path) -> None:
     write(tree, "broker/log/parts.py", "min_one_batch = NOT_FOUND = 1\n\ndef place(replica):\n    pass\n")
     assert tidy.unclear_names(tree) == set()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "count"),
+    [
+        ({"interop-log": "tests/log", "interop-net": "tests/net"}, None),
+        ({"interop-log": "tests/log/test_kills.py"}, None),
+        ({"interop-net": "tests/net"}, 0),
+        ({"interop-log": "tests --ignore tests/log"}, 0),
+        ({"interop-log": "tests/lo"}, 0),
+        ({"interop-spare": "tests/log"}, 0),
+        ({"interop-all": "tests", "interop-log": "tests/log"}, 2),
+        ({"interop-all": "tests --ignore tests/log", "interop-log": "tests/log"}, None),
+    ],
+)
+def test_a_test_that_not_one_job_of_make_interop_collects_is_found(
+    tree: Path, jobs: dict[str, str], count: int | None
+) -> None:
+    write(tree, "tests/log/test_kills.py", f"pytestmark = {tidy.MARK}\n")
+    listed = " \\\n\t".join(name for name in jobs if "spare" not in name)
+    recipes = [f"{name}: prepared\n\tprepare\n\t$(INTEROP) {words} $(EMPTY_OK)\n" for name, words in jobs.items()]
+    write(tree, "Makefile", "\n".join([f"INTEROP_JOBS := {listed}\n", *recipes]))
+    assert tidy.missed_by_jobs(tree) == ({} if count is None else {"tests/log/test_kills.py": count})

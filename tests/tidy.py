@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 TOPS = ("broker", "protocol", "warmlog")
@@ -217,3 +218,31 @@ def _is_registered(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a decorator hands the function to something that calls it by itself, such as a command."""
     kept = {"property", "cached_property", "staticmethod", "classmethod", "contextmanager", "override", "overload"}
     return any(ast.unparse(each).split("(")[0].split(".")[-1] not in kept for each in node.decorator_list)
+
+
+# -- jobs of `make interop` ------------------------------------------------------------------------------------------
+
+JOBS = re.compile(r"^INTEROP_JOBS := ((?:.*\\\n)*.*)$", re.MULTILINE)
+RECIPE = re.compile(r"^(interop-\w+):.*\n(?:\t.*\n)*?\t\$\(INTEROP\) (.*) \$\(EMPTY_OK\)$", re.MULTILINE)
+MARK = "pytest.mark.interop"
+
+
+def missed_by_jobs(root: Path) -> dict[str, int]:
+    """Return the modules with tests for `make interop` that not exactly one of its jobs collects, and how many do.
+
+    A job collects the paths that its recipe in the Makefile names, except those that follow an `--ignore`.
+    """
+    paths = sorted([*(root / "tests").rglob("test_*.py"), *(root / "tests").rglob("conftest.py")])
+    marked = [path for path in paths if MARK in path.read_text()]
+    makefile = (root / "Makefile").read_text() if marked else ""
+    run = {name for names in JOBS.findall(makefile) for name in names.split()}
+    recipes = [words.split() for name, words in RECIPE.findall(makefile) if name in run]
+    counts = {path: sum(_collects(words, path.relative_to(root)) for words in recipes) for path in marked}
+    return {str(path.relative_to(root)): count for path, count in counts.items() if count != 1}
+
+
+def _collects(words: list[str], path: Path) -> bool:
+    pairs = list(pairwise(["", *words]))
+    ignored = [folder for option, folder in pairs if option == "--ignore"]
+    named = [folder for option, folder in pairs if "--ignore" not in (option, folder)]
+    return any(map(path.is_relative_to, named)) and not any(map(path.is_relative_to, ignored))
