@@ -99,8 +99,9 @@ def _bad(s: Session, group: _Group, topic: str) -> None:
 
 
 def _two_members(s: Session, group: _Group, topic: str) -> None:
-    epoch = group.join("first", "given-a", topic)["member_epoch"]
-    first = group.beat("of the first, whole", "given-a", epoch, **group.join_fields(topic))
+    short = {"rebalance_timeout_ms": 1_000}  # it is fenced then, as it keeps what it has to revoke
+    epoch = group.join("first", "given-a", topic, **short)["member_epoch"]
+    first = group.beat("of the first, whole", "given-a", epoch, **group.join_fields(topic, **short))
     owned = first["assignment"]["topic_partitions"] if first.get("assignment") else []
     group.beat("of the first", "given-a", epoch, topic_partitions=owned)
     group.beat("of the first, without anything", "given-a", epoch)

@@ -13,6 +13,7 @@ PROCESSES = ("p0", "p1", "p3")
 LEAVE, STATIC_LEAVE = -1, -2
 PARTITIONS = 3
 _TIMEOUT_S = 30
+_AT_ONCE = {"assignment_interval_ms": "0", "initial_rebalance_delay_ms": "0"}
 _WAITING, _QUIET_ROUNDS = ("Assigning", "Reconciling"), 8  # states that may last until a session ends
 _GROUP_RESOURCE, _TOPIC_RESOURCE = 32, 2
 _KINDS = ("active_tasks", "standby_tasks", "warmup_tasks")
@@ -52,19 +53,19 @@ class StreamsMembers:
         self.repartition, self.changelog = f"{self.name}-repartition", f"{self.name}-changelog"
         self.tasks: dict[str, dict[str, Any]] = {}  # tasks of each member, as owned by its client
         self.epochs: dict[str, int] = {}
-        self.configure(assignment_interval_ms="0", initial_rebalance_delay_ms="0")
+        self.configure(**_AT_ONCE)
         if partitions:
             for whole in (self.repartition, self.changelog):
                 s.topic(whole.removeprefix(s.name("")), partitions)
             self._until_known()
 
-    def configure(self, **configs: str) -> None:
-        """Change settings of the group; `a_b` means `streams.a.b`."""
+    def configure(self, name: str | None = None, **configs: str) -> None:
+        """Change settings of this group, or of another one by its name; `a_b` means `streams.a.b`."""
         changes = [
-            {"name": "streams." + name.replace("_", "."), "config_operation": 0, "value": value}
-            for name, value in configs.items()
+            {"name": "streams." + key.replace("_", "."), "config_operation": 0, "value": value}
+            for key, value in configs.items()
         ]
-        resource = {"resource_type": _GROUP_RESOURCE, "resource_name": self.name, "configs": changes}
+        resource = {"resource_type": _GROUP_RESOURCE, "resource_name": name or self.name, "configs": changes}
         answer = self.s.quietly("IncrementalAlterConfigs", resources=[resource])
         assert not answer["responses"][0]["error_code"], answer
         self.s.settle()
@@ -83,11 +84,7 @@ class StreamsMembers:
 
     def fields(self, member: str, epoch: int, **fields: Any) -> dict[str, Any]:
         """Return the fields of a heartbeat without changes."""
-        usual: dict[str, Any] = {
-            "endpoint_information_epoch": 0,
-            "rebalance_timeout_ms": -1,
-            "shutdown_application": False,
-        }
+        usual = {"endpoint_information_epoch": 0, "rebalance_timeout_ms": -1, "shutdown_application": False}
         unknown = dict.fromkeys((
             "instance_id", "rack_id", "topology", *_KINDS, "process_id", "user_endpoint", "client_tags",
             "task_offsets", "task_end_offsets",
@@ -156,6 +153,7 @@ class StreamsMembers:
         """Wait until the coordinator knows the topics; a group that joins earlier is one epoch ahead."""
         deadline = time.monotonic() + _TIMEOUT_S
         probe = {**self.fields(MEMBERS[0], 0, **self.join_fields(PROCESSES[0])), "group_id": f"{self.name}-probe"}
+        self.configure(probe["group_id"], **_AT_ONCE)
         while self.s.quietly("StreamsGroupHeartbeat", **probe)["status"] and time.monotonic() < deadline:
             time.sleep(0.05)
         self.s.quietly("StreamsGroupHeartbeat", **{**self.fields(MEMBERS[0], LEAVE), "group_id": probe["group_id"]})
