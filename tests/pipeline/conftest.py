@@ -28,11 +28,13 @@ SPARK_TIMEOUT_S = 400
 Rows = Sequence[tuple[bytes | None, bytes | None]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark takes its time to start, and much of it on a machine that is busy."""
+    """Spark takes its time to start, and much of it on a machine that is busy: `make interop` runs what needs it."""
     for item in items:
         if {"can_run_spark", "spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
+            item.add_marker(pytest.mark.interop)
 
 
 @pytest.fixture(scope="session")
