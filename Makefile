@@ -2,8 +2,8 @@
 #
 #   make run        serve on the default ports from ./data
 #   make cluster    run etcd and three brokers on 127.0.0.1 to 127.0.0.3, with data in ./data/cluster
-#   make test       run the whole suite, except what needs real Kafka or a container engine
-#   make interop    test with real Kafka, clients in Java, Node, Go and C, pip and the image in podman (says what is missing)
+#   make test       run the suite, except what needs real Kafka, a container engine or many seconds
+#   make interop    test with real Kafka, clients in Java, Node, Go and C, Spark, pip, podman, and killed brokers (says what is missing)
 #   make stacks     run Streams, MirrorMaker 2, Spring and librdkafka's own suite (5 minutes, the first time 10)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make simulate   simulate clusters with faults, from seed to seed, on all cores: SECONDS="60", ARGS="SEED ..."
@@ -54,8 +54,8 @@ EXTRAS := .venv/extras
 AUDIT := .venv/audit/installed
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
-INTEROP_JOBS := interop-tables interop-clients interop-packages interop-spark interop-answers interop-storage \
-	interop-containers
+INTEROP_JOBS := interop-tables interop-clients interop-packages interop-spark interop-answers interop-cluster \
+	interop-storage interop-containers
 
 .DELETE_ON_ERROR:
 .PHONY: help setup ui run cluster test simulate lint audit interop spark-classes $(INTEROP_JOBS) stacks sparks bench \
@@ -108,7 +108,7 @@ cluster: $(INSTALLED)
 	$(BIN)/python deploy/cluster.py $(ARGS)
 
 # In one process more than there are cores, as tests wait for a third of their time, and at most four: each may start a
-# Spark of its own. Files are kept whole for the fixtures of their modules.
+# cluster of its own. Files are kept whole for the fixtures of their modules.
 TESTERS = $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 4 ? n : 4)))
 test: setup
 	$(REWRITTEN) $(BIN)/pytest -m "not interop and not stacks" --numprocesses $(TESTERS) --dist loadfile $(ARGS)
@@ -168,6 +168,9 @@ interop-spark:
 
 interop-containers:
 	$(INTEROP) tests/console tests/deploy $(EMPTY_OK)
+
+interop-cluster:
+	$(INTEROP) tests/broker tests/clients tests/cluster tests/crash tests/warmlog $(EMPTY_OK)
 
 stacks: setup
 	$(BIN)/pytest -m stacks tests/stacks tests/pipeline/recipes $(ARGS)

@@ -112,6 +112,7 @@ def test_a_directory_of_0_2_is_taken_over(directory: Path) -> None:
     }
 
 
+@pytest.mark.interop  # takes many seconds
 def test_the_copy_leads_back_to_0_2(directory: Path) -> None:
     """What 0.2 would read is what it has written, whatever later versions have done."""
     before = topic_ids(directory / "metadata.sqlite")

@@ -13,7 +13,7 @@ from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 from tests.warmlog.cli.test_tls import run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]  # takes many seconds
 TOPIC = "__warmlog_audit"
 LIMIT_S = 60.0
 

@@ -13,6 +13,7 @@ from tests.cluster.switch import NO_NETWORK
 from tests.requires import lacks
 
 
+@pytest.mark.interop  # takes many seconds
 def test_an_unplugged_leader_is_replaced_once_its_lease_has_ended(tmp_path: Path) -> None:
     unshare = shutil.which("unshare") or lacks("not installed: unshare (Debian: util-linux)")
     if "ETCD" not in os.environ and shutil.which("etcd") is None:

@@ -84,6 +84,7 @@ def reassign(node: WarmlogNode, admin: AdminClient, wanted: Sequence[int]) -> No
     until(lambda: set(map(repr, replicas(admin).values())) == {repr(expected)}, lambda: None, "the reassignment")
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_broker_grows_to_three_and_back_to_one(store: EtcdProcess, brokers: list[WarmlogNode]) -> None:
     one, two, three = brokers
     one.start()
@@ -146,6 +147,7 @@ def test_a_broker_grows_to_three_and_back_to_one(store: EtcdProcess, brokers: li
     reader.close()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_broker_that_was_killed_does_not_join(store: EtcdProcess, brokers: list[WarmlogNode]) -> None:
     one = brokers[0]
     one.start()
@@ -162,6 +164,7 @@ def test_a_broker_that_was_killed_does_not_join(store: EtcdProcess, brokers: lis
     assert ("t", 0) in replicas(admin_of(one))
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_broker_with_a_topic_that_the_cluster_has_does_not_join(
     store: EtcdProcess, brokers: list[WarmlogNode]
 ) -> None:

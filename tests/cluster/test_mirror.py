@@ -77,6 +77,7 @@ def batches(log: bytes) -> list[tuple[int, int]]:
     return [(header.leader_epoch, header.base_offset) for _, header in headers(log)]
 
 
+@pytest.mark.interop  # takes many seconds
 def test_killed_leaders_of_a_mirror_are_replaced_and_the_copies_promoted(source: Served, cluster: WarmlogNodes) -> None:
     wait_for_topics(cluster)
     with load(source.kafka, random.Random(7)):
@@ -212,6 +213,7 @@ def described(node: WarmlogNode) -> dict[int, int] | None:
     return {one.partition: one.promoted_at for one in topics["plain"].partitions}
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_mirror_by_itself_grows_into_a_cluster_and_remains_one(tmp_path: Path, source: Served) -> None:
     mirroring = {"warmlog.mirror.from": source.kafka, "warmlog.mirror.interval.ms": 200}
     node = WarmlogNode(1, tmp_path, {**INTERNAL, **mirroring})

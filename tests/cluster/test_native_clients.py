@@ -69,6 +69,7 @@ def test_a_topic_gets_as_many_replicas_as_asked_for(nodes: WarmlogNodes) -> None
         client.create_topic("of-4", replication_factor=4)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_groups_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
     for at, group in enumerate(GROUPS):
         assert consumed(nodes, at % 3 + 1, group) == sorted(VALUES)
@@ -85,6 +86,7 @@ def test_groups_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
     assert not {one["group"] for one in run(nodes, 1, "group", "list")} & set(GROUPS)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_transactions_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
     for at, transactional_id in enumerate(IDS):
         with (

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]  # takes many seconds
 LIMIT_S = 60.0
 SETTINGS = {"warmlog.cluster.lease.ms": 3000}
 

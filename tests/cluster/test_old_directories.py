@@ -86,6 +86,7 @@ def stop_with_an_old_copy(nodes: WarmlogNodes) -> WarmlogNode:
     return old
 
 
+@pytest.mark.interop  # takes many seconds
 def test_the_last_broker_in_sync_leads_at_once_if_its_directories_are_the_newest(cluster: WarmlogNodes) -> None:
     """Otherwise the other tests show nothing."""
     last = stop_with_an_old_copy(cluster)
@@ -99,12 +100,30 @@ def test_the_last_broker_in_sync_leads_at_once_if_its_directories_are_the_newest
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda directories: restore(directories[0]), "{0} is an older copy, last used in registration"),
-        (lambda directories: restore(directories[1]), "{1} is an older copy, closed in registration"),
-        (lambda directories: shutil.rmtree(directories[1]), "{1} was emptied or replaced"),
-        (lambda directories: lose_partitions(directories[1]), "{1}/t-"),
+        pytest.param(
+            lambda directories: restore(directories[0]),
+            "{0} is an older copy, last used in registration",
+            id="the first is an old copy",
+        ),
+        pytest.param(
+            lambda directories: restore(directories[1]),
+            "{1} is an older copy, closed in registration",
+            id="the second is an old copy",
+            marks=pytest.mark.interop,
+        ),
+        pytest.param(
+            lambda directories: shutil.rmtree(directories[1]),
+            "{1} was emptied or replaced",
+            id="the second is empty",
+            marks=pytest.mark.interop,
+        ),
+        pytest.param(
+            lambda directories: lose_partitions(directories[1]),
+            "{1}/t-",
+            id="the second lost partitions",
+            marks=pytest.mark.interop,
+        ),
     ],
-    ids=["the first is an old copy", "the second is an old copy", "the second is empty", "the second lost partitions"],
 )
 def test_nothing_is_lost_if_a_directory_is_not_the_newest(
     spoil: Callable[[list[Path]], None], said: str, cluster: WarmlogNodes
@@ -119,6 +138,7 @@ def test_nothing_is_lost_if_a_directory_is_not_the_newest(
     assert stored(cluster) == BEFORE + AFTER
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nothing_is_lost_if_an_unregistered_broker_comes_back_with_old_copies(
     cluster: WarmlogNodes, store: EtcdProcess
 ) -> None:
@@ -134,6 +154,7 @@ def test_nothing_is_lost_if_an_unregistered_broker_comes_back_with_old_copies(
     assert stored(cluster) == BEFORE + AFTER
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nothing_is_lost_if_a_disk_comes_back_that_was_replaced_meanwhile(cluster: WarmlogNodes) -> None:
     replaced = cluster[2]
     produce(cluster, BEFORE)

@@ -101,6 +101,7 @@ def test_killed_leaders_are_replaced_and_come_back(cluster: WarmlogNodes) -> Non
             load.wait_for(200, limit_s=LIMIT_S)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_clients_that_ask_after_a_kill_do_not_hear_of_the_dead_broker(cluster: WarmlogNodes) -> None:
     """librdkafka asks at once, and would ask again a second later.
 
@@ -120,6 +121,7 @@ def test_clients_that_ask_after_a_kill_do_not_hear_of_the_dead_broker(cluster: W
     assert heard <= 1
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_rolling_restart_shows_no_error_to_idempotent_producers(cluster: WarmlogNodes) -> None:
     with sound(cluster) as load:
         for node in cluster:
@@ -130,6 +132,7 @@ def test_a_rolling_restart_shows_no_error_to_idempotent_producers(cluster: Warml
     assert load.undelivered == []
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_frozen_leader_is_replaced_and_writes_nothing_when_it_thaws(cluster: WarmlogNodes) -> None:
     with sound(cluster, keeps_watermarks=False) as load:  # an answer may be late
         with cluster[leader_of(cluster)].frozen():
@@ -156,6 +159,7 @@ def test_a_frozen_leader_is_replaced_before_its_lease_ends(tmp_path: Path, store
         assert any(said in node.logged for node in others)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProcess) -> None:
     with sound(cluster) as load:
         store.kill()
@@ -169,6 +173,7 @@ def test_leaders_go_on_while_etcd_is_away(cluster: WarmlogNodes, store: EtcdProc
     assert load.undelivered == []
 
 
+@pytest.mark.interop  # takes many seconds
 def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cluster: WarmlogNodes) -> None:
     commit(cluster.bootstrap, "0", TopicPartition("t", 0, 7))  # creates the topic of the coordinators
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -190,6 +195,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cl
     coordinator.start()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_clocks_that_jump_apart_change_nothing(tmp_path: Path, store: EtcdProcess) -> None:
     """Less than an hour behind: a broker refuses timestamps that are further ahead of its own clock."""
     nodes = WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 10_000})
@@ -209,6 +215,7 @@ def test_clocks_that_jump_apart_change_nothing(tmp_path: Path, store: EtcdProces
         assert [node.stop() for node in nodes] == [0, 0, 0]
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_broker_whose_data_was_wiped_is_not_taken_for_in_sync(cluster: WarmlogNodes) -> None:
     with sound(cluster) as load:
         wiped = cluster[leader_of(cluster)]
@@ -219,6 +226,7 @@ def test_a_broker_whose_data_was_wiped_is_not_taken_for_in_sync(cluster: Warmlog
         load.wait_for(300, limit_s=LIMIT_S)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_all_brokers_killed_at_once_come_back_with_everything(cluster: WarmlogNodes) -> None:
     with sound(cluster) as load:
         for node in cluster:

@@ -56,6 +56,7 @@ def served(directory: Path, number: int, etcd_url: str, kafka: str) -> Iterator[
             process.wait(LIMIT_S)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_brokers_with_copies_of_the_secrets_form_a_cluster(tmp_path: Path) -> None:
     shared = tmp_path / "secrets"
     for _ in range(2):
@@ -131,6 +132,7 @@ def expect_recorded(bootstrap: dict[str, str], expected: set[tuple[int, str]]) -
     consumer.close()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_broker_with_another_password_of_the_cluster_is_refused(tmp_path: Path) -> None:
     for name in ("secrets-1", "other"):
         assert run("cluster", "secrets", tmp_path / name)[0] == 0

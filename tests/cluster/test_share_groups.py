@@ -15,7 +15,7 @@ from interop.warmlog_nodes import WarmlogNodes
 from tests.broker.cluster.etcd_process import etcd
 from warmlog.protocol.errors import ErrorCode
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]  # takes many seconds
 LIMIT_S = 60.0
 TOPIC, PARTITIONS, RECORDS = "jobs", 60, 3
 PASSING = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}

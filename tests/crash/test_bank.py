@@ -180,6 +180,7 @@ def checked(partitions: list[list[Posting]], aborted: set[str]) -> set[Posting]:
     return set(counts)
 
 
+@pytest.mark.interop  # takes many seconds
 @pytest.mark.timeout(300)
 def test_no_transfer_is_lost_doubled_or_half(tmp_path: Path) -> None:
     chance, books, seen = Random(16), Books(), set[Posting]()

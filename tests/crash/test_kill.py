@@ -96,7 +96,7 @@ async def read_all(address: str) -> dict[int, bytes]:
             found[record.offset] = record.value or b""
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.interop) for seed in range(1, 5))])
 async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, seed: int) -> None:
     stored: dict[int, bytes] = {}
     for kill_after in (1, 40, 150):

@@ -80,6 +80,7 @@ async def test_a_transaction_whose_end_was_acknowledged_is_completed_by_the_next
             assert (await values(client, "words"))[0] == ([b"first", b"second"] if commits else [b"second"])
 
 
+@pytest.mark.interop  # takes many seconds
 async def test_an_open_transaction_is_hidden_after_a_kill_and_its_producer_can_commit_it(tmp_path: Path) -> None:
     with broker_process(tmp_path) as (process, address):
         async with kafka_client(address) as client:
@@ -95,6 +96,7 @@ async def test_an_open_transaction_is_hidden_after_a_kill_and_its_producer_can_c
             assert await values(client, "words") == ([b"first", b"second"], 3)
 
 
+@pytest.mark.interop  # takes many seconds
 async def test_a_transaction_whose_producer_was_killed_with_the_broker_is_aborted_in_time(tmp_path: Path) -> None:
     with broker_process(tmp_path) as (process, address):
         async with kafka_client(address) as client:

@@ -79,6 +79,7 @@ def send_for(sending: Sending, seconds: float) -> None:
         sending.send()
 
 
+@pytest.mark.interop  # takes many seconds
 @pytest.mark.timeout(240)
 def test_nothing_acknowledged_is_lost_doubled_or_taken_back_by_twenty_kills(tmp_path: Path) -> None:
     random = Random(20)

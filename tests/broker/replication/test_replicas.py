@@ -219,6 +219,7 @@ def test_a_topic_that_is_created_again_is_not_served_from_the_log_of_the_deleted
     simulate(main)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_topic_whose_creation_takes_too_long_for_its_client_is_finished_later() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)

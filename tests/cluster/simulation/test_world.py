@@ -1,9 +1,14 @@
-"""Clusters of the real code survive faults from seeds, and a seed tells the whole run. `make simulate` runs more."""
+"""Clusters of the real code survive faults from seeds, and a seed tells the whole run.
+
+`make test` runs an example of each kind, `make interop` the others, and `make simulate` other seeds.
+"""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +17,8 @@ from tests.cluster.simulation.directed import SCRIPTS
 from tests.cluster.simulation.groups.population import KINDS
 
 ROOT = Path(__file__).parents[3]
-SEEDS = range(1, 7)  # two of each kind of group, and without one
+SEEDS = range(1, 4)  # one of each kind of group, and without one
+MORE_SEEDS = range(4, 7)
 ENOUGH = range(1, 31)
 NOTICED = {  # rules, the faults in which their removal shows, and a seed of `ENOUGH` that showed it; it is tried first
     "the-high-watermark-waits-for-proposed-isrs": ("join-unseen", 1),
@@ -34,6 +40,20 @@ NOTICED_BY_MEMBERS = {  # rules of groups, and a seed that showed it
 }
 
 
+QUICK = {  # examples for `make test`
+    "fetches-of-earlier-lives-are-ignored",
+    "commits-are-of-members",
+    "join-unseen",
+    "fetch-late",
+    "share",
+}
+
+
+def examples(names: Iterable[str]) -> list[Any]:
+    """Return parameters, those that are not quick for `make interop`."""
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.interop) for name in names]
+
+
 def simulate(*arguments: str, timeout_s: float = 240.0) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "tests.cluster.simulation", *arguments],
@@ -46,12 +66,15 @@ def simulate(*arguments: str, timeout_s: float = 240.0) -> "subprocess.Completed
     )
 
 
-def test_clusters_survive_the_faults_of_some_seeds() -> None:
-    done = simulate(*map(str, SEEDS))
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(SEEDS, id="some"), pytest.param(MORE_SEEDS, id="more", marks=pytest.mark.interop)]
+)
+def test_clusters_survive_the_faults_of_some_seeds(seeds: range) -> None:
+    done = simulate(*map(str, seeds))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("rule", NOTICED)
+@pytest.mark.parametrize("rule", examples(NOTICED))
 def test_the_removal_of_a_rule_is_noticed(rule: str, tmp_path: Path) -> None:
     script, seed = NOTICED[rule]
     seeds = map(str, [seed, *ENOUGH])
@@ -60,7 +83,7 @@ def test_the_removal_of_a_rule_is_noticed(rule: str, tmp_path: Path) -> None:
     assert "problems with " in done.stdout
 
 
-@pytest.mark.parametrize("rule", NOTICED_BY_MEMBERS)
+@pytest.mark.parametrize("rule", examples(NOTICED_BY_MEMBERS))
 def test_members_notice_the_removal_of_a_rule(rule: str, tmp_path: Path) -> None:
     seeds = map(str, [NOTICED_BY_MEMBERS[rule], *ENOUGH])
     done = simulate("--without", rule, "--jobs", "1", "--traces", str(tmp_path), *seeds)
@@ -68,13 +91,13 @@ def test_members_notice_the_removal_of_a_rule(rule: str, tmp_path: Path) -> None
     assert "problems with " in done.stdout
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", examples(SCRIPTS))
 def test_clusters_survive_a_script_of_faults(script: str) -> None:
     done = simulate("--script", script, "--faults-s", "10", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("members", KINDS)
+@pytest.mark.parametrize("members", examples(KINDS))
 def test_a_seed_gives_the_same_run_in_every_process(members: str, tmp_path: Path) -> None:
     traces = []
     for number in range(2):

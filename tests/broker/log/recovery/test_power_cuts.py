@@ -246,7 +246,9 @@ def is_tried(scenario: Scenario, fault: Fault, nth: int, verb: str) -> bool:
 
 @pytest.mark.timeout(3600 if STRIDE == 1 else 240)
 @pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [*FAULTS[:3], *(pytest.param(fault, marks=pytest.mark.interop) for fault in FAULTS[3:])]
+)
 def test_every_step_may_fail_or_be_the_last(place: Path, name: str, fault: Fault) -> None:
     scenario = SCENARIOS[name]
     verbs = verbs_of(place, scenario)

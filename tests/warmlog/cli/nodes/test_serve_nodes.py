@@ -57,6 +57,7 @@ def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path
         assert running.stop() == 0
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nodes_mirror_another_broker_and_are_promoted(tmp_path: Path) -> None:
     with Served(tmp_path / "source", "serve") as source:
         admin = AdminClient({"bootstrap.servers": source.kafka})
@@ -98,6 +99,7 @@ def test_only_the_user_of_the_nodes_reaches_their_store(tmp_path: Path) -> None:
         assert not path.parent.exists()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nodes_stop_when_their_parent_is_killed(tmp_path: Path) -> None:
     with nodes(tmp_path / "data", 2) as running:
         children = [running.node(number) for number in (1, 2)]
@@ -174,6 +176,7 @@ def test_nodes_have_all_named_listeners_and_fetch_over_the_one_for_brokers(tmp_p
         assert running.stop() == 0
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nodes_fetch_from_each_other_by_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     issued, store = authority.issue("nodes"), tmp_path / "store.pem"
@@ -201,6 +204,7 @@ def test_nodes_fetch_from_each_other_by_tls(tmp_path: Path) -> None:
     assert "refused: TLS" not in running.log.read_text()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nodes_log_in_to_each_other(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("s3cret\n")
@@ -242,6 +246,7 @@ def test_nodes_log_in_to_each_other(tmp_path: Path) -> None:
     assert "s3cret" not in running.log.read_text()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nodes_are_secured(tmp_path: Path) -> None:
     secrets = tmp_path / "data-secrets"
     addresses = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
@@ -274,6 +279,7 @@ def test_nodes_are_secured(tmp_path: Path) -> None:
     assert (secrets / "broker.password").read_text().strip() not in running.log.read_text()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_passwords_of_secured_nodes_change_between_two_starts(tmp_path: Path) -> None:
     secrets = tmp_path / "data-secrets"
     addresses = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
@@ -328,6 +334,7 @@ def test_passwords_of_secured_nodes_change_between_two_starts(tmp_path: Path) ->
             assert running.stop() == 0
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_user_is_created_in_the_store_of_nodes_that_do_not_run(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("builder\n")
@@ -347,6 +354,7 @@ def test_a_user_is_created_in_the_store_of_nodes_that_do_not_run(tmp_path: Path)
     assert running.log.read_text().count("every client may do everything") == 2
 
 
+@pytest.mark.interop  # takes many seconds
 def test_secured_nodes_are_served_open_only_if_that_is_meant(tmp_path: Path) -> None:
     addresses = ("--kafka", "127.0.0.1:0", "--native", "127.0.0.1:0", "--http", "none")
     elsewhere = ("--secrets-dir", str(tmp_path / "elsewhere"))
