@@ -151,6 +151,7 @@ def once(name: str, act: Callable[[], Any]) -> Callable[[str], None]:
     return step
 
 
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.interop)])
 def test_killed_at_every_step_it_neither_loses_nor_doubles(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
     options = options_of(writer, maxOffsetsPerTrigger=40)
     steps, names = 0, set()

@@ -229,6 +229,7 @@ def snapshot_of(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.interop  # takes many seconds
 def test_killed_at_every_step_it_neither_loses_nor_doubles(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
     import shutil
 

@@ -183,6 +183,7 @@ def test_too_many_partitions_in_a_commit_are_an_error_that_changes_nothing(
     assert offsets_in(tmp_path, kind) == BOTH
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_thousand_partitions_are_a_commit(
     write_partition: Callable[..., DirectoryWriter], kind: Kind, tmp_path: Path
 ) -> None:

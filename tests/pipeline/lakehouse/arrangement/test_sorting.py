@@ -99,6 +99,7 @@ def test_merged_tables_are_as_sorted_at_once(name: str, descending: bool, nulls_
     assert nulls == ([False] * 4 + [True] * 2 if nulls_last else [True] * 2 + [False] * 4)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_thousand_partitions_need_no_more_open_files_than_ten(tmp_path: Path, temporary: Path) -> None:
     """Counted when each file is created: those of the table, and those of the sort."""
 
@@ -124,6 +125,7 @@ def test_a_thousand_partitions_need_no_more_open_files_than_ten(tmp_path: Path, 
     assert most[10] == most[1000] > 2
 
 
+@pytest.mark.interop  # takes many seconds
 def test_memory_is_bounded_by_the_limit_whatever_the_partitions(tmp_path: Path) -> None:
     script = """
 import resource, sys

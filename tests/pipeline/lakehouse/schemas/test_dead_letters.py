@@ -113,6 +113,7 @@ def test_a_record_that_is_neither_in_the_table_nor_a_dead_letter_is_missing(
     assert [text.partition(": ")[0] for text in messages(audit)] == ["offset 3 is not as in the log"]
 
 
+@pytest.mark.interop  # takes many seconds
 def test_killed_at_every_step_each_letter_is_there_and_no_row_twice(
     writer: DirectoryWriter, registry: RegistryServer, broker: Broker, client: Client, kind: Kind, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_schema_that_does_not_go_with_the_table_stops_the_job_or_is_of_bad_row
     )
 
 
+@pytest.mark.interop  # takes many seconds
 def test_killed_at_every_step_while_columns_come_it_neither_loses_nor_doubles(
     writer: DirectoryWriter, registry: RegistryServer, kind: Kind, tmp_path: Path
 ) -> None:

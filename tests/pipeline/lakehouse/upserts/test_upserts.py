@@ -51,7 +51,7 @@ def random_pairs(chance: random.Random, count: int, keys: int) -> list[Pair]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.interop) for seed in (1, 2))])
 def test_random_updates_and_deletes_leave_what_a_dict_has(kind: Kind, seed: int, tmp_path: Path) -> None:
     """Files are small, commits of any size; the table is opened anew for each round."""
     chance = random.Random(seed)
