@@ -19,7 +19,7 @@ pytestmark = pytest.mark.interop  # takes minutes
 def test_killed_at_random_moments_each_record_is_in_the_table_once(kind: Kind, writers: int, tmp_path: Path) -> None:
     chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
     with Broker(data_dir=tmp_path / "data") as broker:
-        counts = list(rounds(broker, tmp_path, kind, 3 * writers, writers, chance, maintained=False))
+        counts = list(rounds(broker, tmp_path, kind, 2 * writers, writers, chance, maintained=False))
         assert finish(broker, tmp_path, kind) == []
         assert audit(broker, tmp_path, kind) == 0
     assert len(offsets_in(tmp_path, kind)) == len(counts) * 3 * RECORDS
@@ -29,7 +29,7 @@ def test_killed_beside_maintenance_that_is_killed_too(kind: Kind, tmp_path: Path
     """Maintenance merges files and expires versions while two writers commit; all three are killed."""
     chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
     with Broker(data_dir=tmp_path / "data") as broker:
-        counts = list(rounds(broker, tmp_path, kind, 9, 2, chance, maintained=True))
+        counts = list(rounds(broker, tmp_path, kind, 6, 2, chance, maintained=True))
         assert finish(broker, tmp_path, kind) == []
         assert audit(broker, tmp_path, kind) == 0
         maintain(tmp_path, kind)
@@ -43,7 +43,8 @@ def test_killed_while_files_are_partitioned_and_sorted(kind: Kind, maintained: b
     chance = random.Random(os.environ.get("PYTEST_RANDOM_SEED", time.time_ns()))
     values = Values(arranged=True)
     with Broker(data_dir=tmp_path / "data") as broker:
-        counts = list(rounds(broker, tmp_path, kind, 6, 2, chance, values, maintained=maintained))
+        kills = 6 if maintained else 4
+        counts = list(rounds(broker, tmp_path, kind, kills, 2, chance, values, maintained=maintained))
         assert finish(broker, tmp_path, kind, values) == []
         assert audit(broker, tmp_path, kind, values) == 0
         maintain(tmp_path, kind)
