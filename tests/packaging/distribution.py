@@ -14,6 +14,8 @@ SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", 
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_*.c")
 #: Variables that would let a child find the checkout, or build otherwise than a user does.
 OURS = ("PYTHONPATH", "WARMLOG_PURE", "WARMLOG_COMPILED", "CC", "CFLAGS")
+#: `--no-compile`, of which pip reads the opposite in the environment: byte code is written only of what is imported.
+QUICK = {"PIP_NO_COMPILE": "0"}
 #: Prints whether the record codec and the modules of mypyc are compiled, and where they were imported from.
 INSPECT = """
 from warmlog.broker.log.appends import appender
@@ -44,8 +46,8 @@ def copy_sources(target: Path) -> Path:
 
 
 def user_environment(**changes: str) -> dict[str, str]:
-    """Return this process's variables without `OURS`, and with the changes."""
-    return {**{name: value for name, value in os.environ.items() if name not in OURS}, **changes}
+    """Return this process's variables without `OURS`, with `QUICK` and with the changes."""
+    return {**{name: value for name, value in os.environ.items() if name not in OURS}, **QUICK, **changes}
 
 
 def pip(*arguments: str, python: Path | str = sys.executable, **environment: str) -> str:
