@@ -41,6 +41,7 @@ def models(directory: Path, writer: KeyedWriter, ends: Sequence[int]) -> list[Mo
     return found
 
 
+@pytest.mark.interop  # takes many seconds
 def test_killed_at_every_step_each_commit_is_whole(writer: KeyedWriter, kind: Kind, tmp_path: Path) -> None:
     expected = [{}, *models(tmp_path, writer, [40, 80]), writer.model]
     steps, names = 0, set()
