@@ -172,6 +172,7 @@ def read_committed(bootstrap: str, topic: str, *, own: bool = False) -> list[tup
     return sorted(found)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_promotion_is_finished_by_the_brokers_that_are_left(source: Served, cluster: WarmlogNodes) -> None:
     wait_for_topics(cluster)
     with load(source.kafka, random.Random(8)):

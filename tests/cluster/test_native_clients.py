@@ -101,7 +101,7 @@ def test_transactions_are_used_through_any_broker(nodes: WarmlogNodes) -> None:
         assert run(nodes, node_id, "transaction", "find-hanging") == []
 
 
-@pytest.mark.parametrize("group", ["kept", "saved"])
+@pytest.mark.parametrize("group", ["kept", pytest.param("saved", marks=pytest.mark.interop)])
 def test_a_member_goes_on_when_its_coordinator_is_killed(nodes: WarmlogNodes, group: str) -> None:
     """The group has the name of the topic."""
     admin = AdminClient({"bootstrap.servers": nodes.bootstrap})

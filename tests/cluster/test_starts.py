@@ -96,6 +96,7 @@ def test_an_id_that_a_live_broker_has_is_refused(node: WarmlogNode, store: EtcdP
     assert_unharmed(node)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_copy_of_the_directory_of_a_live_broker_is_refused(
     node: WarmlogNode, store: EtcdProcess, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_broker_may_come_back_at_another_address(node: WarmlogNode, tmp_path: 
         assert "waiting for an earlier registration to end" not in same.logged
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_start_that_waits_for_its_id_can_be_stopped(store: EtcdProcess, tmp_path: Path) -> None:
     with (
         broker(tmp_path, store.url, warmlog_cluster_lease_ms=600_000) as node,
@@ -138,6 +140,7 @@ def test_a_directory_of_another_cluster_is_refused(node: WarmlogNode, store: Etc
     assert_unharmed(node)
 
 
+@pytest.mark.interop  # takes many seconds
 @pytest.mark.parametrize("is_among_them", [False, True], ids=["another etcd", "two etcds"])
 def test_another_etcd_is_refused(
     is_among_them: bool, node: WarmlogNode, store: EtcdProcess, other_store: EtcdProcess, tmp_path: Path
@@ -151,6 +154,7 @@ def test_another_etcd_is_refused(
     assert_unharmed(node)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_running_broker_refuses_another_etcd_when_it_meets_it(
     node: WarmlogNode, store: EtcdProcess, other_store: EtcdProcess, tmp_path: Path
 ) -> None:
@@ -188,6 +192,7 @@ def test_an_etcd_restored_from_an_old_backup_is_refused(node: WarmlogNode, store
     assert_unharmed(node)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_an_etcd_restored_from_an_old_backup_is_refused_however_much_was_written_since(
     node: WarmlogNode, store: EtcdProcess, tmp_path: Path
 ) -> None:
@@ -220,6 +225,7 @@ def test_a_start_waits_for_etcd(node: WarmlogNode, store: EtcdProcess) -> None:
     assert_unharmed(node)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_start_that_waits_for_etcd_can_be_stopped(node: WarmlogNode, store: EtcdProcess) -> None:
     assert node.stop() == 0
     store.kill()
