@@ -107,9 +107,9 @@ cluster: $(INSTALLED)
 	@$(BYTE_COMPILE)
 	$(BIN)/python deploy/cluster.py $(ARGS)
 
-# In one process more than there are cores, as tests wait for a third of their time, and at most four: each may start a
+# In two processes more than there are cores, as tests wait for a third of their time, and at most four: each may start a
 # cluster of its own. Files are kept whole for the fixtures of their modules.
-TESTERS = $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 4 ? n : 4)))
+TESTERS = $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 2)); echo $$((n < 4 ? n : 4)))
 test: setup
 	$(REWRITTEN) $(BIN)/pytest -m "not interop and not stacks" --numprocesses $(TESTERS) --dist loadfile $(ARGS)
 
@@ -134,15 +134,14 @@ $(AUDIT): $(TOOLS) requirements/audit.lock
 	@$(BIN)/uv pip install --quiet --python .venv/audit/bin/python --no-deps --require-hashes -r requirements/audit.lock
 	@touch $@
 
-# Each test of `make interop` is in one job, which tests/test_tidy.py checks. As many jobs at once as `make test` has processes,
-# since they wait for others for some of their time, the longest ones first. They share no port and no directory, and lock what
-# more than one builds; containers are in a network namespace of their own. ARGS may leave a job without tests (pytest's
-# status 5).
+# Each test of `make interop` is in one job, which tests/test_tidy.py checks. Three jobs at once, each waiting for other
+# processes for some of its time, the longest ones first. They share no port and no directory, and lock what more than one
+# builds; containers are in a network namespace of their own. ARGS may leave a job without tests (pytest's status 5).
 INTEROP = PATH="$$PATH:/usr/local/go/bin" $(REWRITTEN) $(BIN)/pytest -m interop -p no:cacheprovider $(ARGS)
 EMPTY_OK = || test $$? -eq 5 -a -n '$(subst ','\'',$(ARGS))'
 
 interop: setup spark-classes
-	@$(MAKE) --no-print-directory -j$(TESTERS) --keep-going --output-sync=target $(INTEROP_JOBS)
+	@$(MAKE) --no-print-directory -j3 --keep-going --output-sync=target $(INTEROP_JOBS)
 
 # Spark starts in half of the time with an archive of its classes; without Java there is none.
 spark-classes: setup
