@@ -9,6 +9,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.broker.log.io.eviction import needs_cachestat, needs_eviction
 from tests.documents import ROOT, command_directory, run_block, shell_blocks
 
@@ -36,6 +38,7 @@ def test_every_block_is_run_by_a_test() -> None:
     assert [name for name in BLOCKS if f'"{name}"' not in sources] == []
 
 
+@pytest.mark.timeout(400)
 def test_a_newcomer_sees_what_the_page_says(tmp_path: Path) -> None:
     bin_directory = command_directory(tmp_path)
     command = [*shlex.split(BLOCKS["serve"]), *shlex.split(LISTEN)]

@@ -24,7 +24,7 @@ from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import FETCH
 from warmlog.protocol.records.reader import decoded_batches
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 RACKED = ("replica.lag.time.max.ms=10000", f"replica.selector.class={RACK_AWARE}")
 OLD_FETCH = PeerApi(FETCH.api, 4, 10)  # as consumers sent it before KIP-392
 TOOL = FetchingReplica(DEBUGGER)

@@ -11,7 +11,7 @@ from tests.broker.log.io.crashing_disk import CrashingDisk
 from tests.broker.replication.simulated_brokers import Brokers, simulate
 from warmlog.broker.cluster import partition_admin
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 class Syncs(CrashingDisk):

@@ -24,7 +24,7 @@ from warmlog.broker.replication import replicas
 from warmlog.broker.replication.replicas import CREATIONS
 from warmlog.protocol.records.builder import build_batch
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_an_acknowledged_append_is_on_all_in_sync_replicas() -> None:

@@ -9,7 +9,7 @@ from tests.cluster.simulation.machine import host_of
 from warmlog.broker.cluster import partition_admin
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 def test_a_leader_that_only_it_has_lost_the_store_resigns_and_comes_back() -> None:
@@ -40,6 +40,7 @@ def test_a_leader_that_only_it_has_lost_the_store_resigns_and_comes_back() -> No
     simulate(main)
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_broker_that_comes_back_leads_what_nobody_else_could() -> None:
     async def main(brokers: Brokers) -> None:
         await brokers.start(1, 2, 3)

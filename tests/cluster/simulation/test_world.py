@@ -16,6 +16,7 @@ from tests.cluster.simulation.__main__ import HASH_SEED
 from tests.cluster.simulation.directed import SCRIPTS
 from tests.cluster.simulation.groups.population import KINDS
 
+pytestmark = pytest.mark.timeout(300)  # more than a simulation has
 ROOT = Path(__file__).parents[3]
 SEEDS = range(1, 4)  # one of each kind of group, and without one
 MORE_SEEDS = range(4, 7)

@@ -3,10 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.lakehouse.documents import printed_by, shown_in
 from tests.pipeline.lakehouse.migration.archives import unpacked
 
 
+@pytest.mark.interop  # takes many seconds
+@pytest.mark.timeout(400)
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     unpacked("first", tmp_path / "stored").lake.rename(tmp_path / "lake" / "archive")

@@ -40,6 +40,8 @@ class Query:
             check_tasks(cluster, attempts, self._identity)
 
 
+@pytest.mark.interop  # takes many seconds
+@pytest.mark.timeout(400)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.integers(1, 6), after=st.integers(1, 6), stored=st.lists(st.integers(1, 24), max_size=6))
 def test_rows_are_stored_once_or_the_write_fails(

@@ -10,6 +10,7 @@ from tests.pipeline.lakehouse.documents import printed_by, shown_in
 DOCUMENT = "docs/lakehouse-schemas.md"
 
 
+@pytest.mark.timeout(400)
 def test_the_commands_run_as_written(tmp_path: Path) -> None:
     printed = printed_by(DOCUMENT, tmp_path)
     assert "committed 2 records of 2 offsets" in printed["file"]
