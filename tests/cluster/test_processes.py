@@ -198,7 +198,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_another_coordinator(cl
 @pytest.mark.interop  # takes many seconds
 def test_clocks_that_jump_apart_change_nothing(tmp_path: Path, store: EtcdProcess) -> None:
     """Less than an hour behind: a broker refuses timestamps that are further ahead of its own clock."""
-    nodes = WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 10_000})
+    nodes = WarmlogNodes(tmp_path, store.url, settings={"warmlog.cluster.lease.ms": 60_000})
     clocks = [Clock(tmp_path / f"clock-{node.node_id}") for node in nodes]
     for node, clock in zip(nodes, clocks, strict=True):
         node.environment = clock.environment
