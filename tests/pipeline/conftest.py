@@ -24,7 +24,7 @@ from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import Codec
 
 NOW_MS = 1_700_000_000_000
-SPARK_TIMEOUT_S = 400
+SPARK_TIMEOUT_S = 900
 Rows = Sequence[tuple[bytes | None, bytes | None]]
 
 

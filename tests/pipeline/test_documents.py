@@ -24,7 +24,7 @@ pytestmark = pytest.mark.interop  # takes minutes
 
 DOCUMENTS = ROOT / "docs" / "pipeline"
 PAGES = ("quickstart", "source", "sink", "jobs")
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 MARK = "-- end of example --"
 
 
