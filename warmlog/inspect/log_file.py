@@ -71,6 +71,17 @@ class LogFile:
         start = self._locate(position, HEADER_SIZE)
         return read_header(self._memory, start)
 
+    def header_after(self, position: int, header: BatchHeader) -> BatchHeader | None:
+        """Return the header of the next batch, None if no whole one follows; the window has the batch itself, too."""
+        size = header.size + HEADER_SIZE
+        if size > self.size - position:
+            return None
+        try:
+            self._locate(position, size)
+            return self.header(position + header.size)
+        except ProtocolError:  # reported when that batch is read
+            return None
+
     def batch(self, position: int, header: BatchHeader) -> tuple[memoryview, int]:
         """Return a buffer and the position of the whole batch in it, after checking its CRC.
 

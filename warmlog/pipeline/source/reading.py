@@ -1,7 +1,8 @@
 """Read a split of a directory: pass on stored batches, and skip unwanted ones by their headers.
 
 Invariants:
-1. A batch that a handler rejects (wrong CRC, invalid records, invalid compressed data) counts as damaged.
+1. A batch that a handler rejects (wrong CRC, invalid records, invalid compressed data) counts as damaged, and so does
+   one whose offsets contradict those of its neighbours.
 2. Records outside the split's offsets are never passed on, regardless of the positions in the plan.
 3. Damage is an error, or a logged warning that names file and position; never silent.
 """
@@ -18,6 +19,7 @@ from warmlog.inspect.partition import listed_segments, stored_topic_id
 from warmlog.inspect.transactions import AbortedBatches
 from warmlog.pipeline.errors import DataLossError, PipelineError
 from warmlog.pipeline.source.options import OnCorrupt
+from warmlog.pipeline.source.order import BatchOrder, MisplacedBatchError
 from warmlog.pipeline.source.planning import Piece, Split, located
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.arrow.columns import Wanted
@@ -128,13 +130,16 @@ class SplitReader:
         self._handler = handler
         self._window_bytes = window_bytes
         self._aborted = AbortedBatches(split.aborted)
+        self._until: int | None = None  # base offset of the segment after the one that is read, if it is in the split
         self.reached = split.pieces[0].first_offset
         self.tally = tally if tally is not None else Tally()
 
     def run(self) -> Iterator[None]:
         """Read to the end. Raises PipelineError, InspectError, OSError."""
         try:
-            for piece in self._split.pieces:
+            pieces = self._split.pieces
+            for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
+                self._until = None if after is None or after.path == piece.path else _base_offset(after.path)
                 yield from self._read_piece(piece, tries=TRIES)
         except _Stopped:
             return
@@ -191,13 +196,19 @@ class SplitReader:
         lose(self._rules, self.tally, what, count)
 
     def _read_file(self, file: LogFile, piece: Piece) -> Iterator[None]:
-        position = piece.position
+        position, order = piece.position, BatchOrder(_base_offset(piece.path))
         while position < piece.end_position:
             try:
                 header = file.header(position)
+                after = file.header_after(position, header)
+                order.check(header, self._until if after is None else after.base_offset)
                 if header.base_offset >= piece.end_offset:
                     return
                 passed = self._pass_on(file, position, header, piece)
+            except MisplacedBatchError as error:
+                self._count_damage(piece, position, error)
+                position += header.size
+                continue
             except ProtocolError as error:
                 position = self._after_damage(file, piece, position, error)
                 continue
@@ -224,8 +235,8 @@ class SplitReader:
         self.tally.bytes += header.size
         return True
 
-    def _after_damage(self, file: LogFile, piece: Piece, position: int, error: ProtocolError) -> int:
-        """Return the position after a damaged batch. Raises PipelineError or _Stopped, depending on the rules."""
+    def _count_damage(self, piece: Piece, position: int, error: ProtocolError) -> Damage:
+        """Count a damaged batch. Raises PipelineError or _Stopped, depending on the rules."""
         what = Damage(path=piece.path, position=position, reason=str(error))
         if self._rules.on_corrupt == "fail":
             raise PipelineError(f"{what} (onCorrupt=skip continues after it, onCorrupt=stop ends before it)") from error
@@ -233,6 +244,11 @@ class SplitReader:
         if self._rules.on_corrupt == "stop":
             _log.warning("%s; stopped there", what)
             raise _Stopped
+        return what
+
+    def _after_damage(self, file: LogFile, piece: Piece, position: int, error: ProtocolError) -> int:
+        """Return the position after a damaged batch. Raises PipelineError or _Stopped, depending on the rules."""
+        what = self._count_damage(piece, position, error)
         segment = Segment(
             path=piece.path, base_offset=_base_offset(piece.path), size=file.size, identity=piece.identity
         )

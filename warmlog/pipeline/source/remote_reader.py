@@ -1,13 +1,15 @@
 """Read a split of a partition from its leader.
 
 1. The next fetch is sent before the batches of the last reply are decoded.
-2. If the leader is unavailable, the read is retried from the offset reached so far, at the current leader.
-3. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
+2. A batch whose offsets contradict those of its neighbours in a reply counts as damaged. The last one of a reply is
+   compared with the one before it only.
+3. If the leader is unavailable, the read is retried from the offset reached so far, at the current leader.
+4. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
    records of the old one.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from warmlog.client.connection.connection import Connection, Reply
@@ -16,6 +18,7 @@ from warmlog.inspect.lookup import may_hold
 from warmlog.pipeline.cluster import ClusterConnection, reply_error
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.retry import Retry
+from warmlog.pipeline.source.order import BatchOrder, MisplacedBatchError
 from warmlog.pipeline.source.plan import RemoteSplit
 from warmlog.pipeline.source.planning import Split
 from warmlog.pipeline.source.reading import BatchHandler, Damage, ReadRules, Tally, deleted, lose, recreated
@@ -54,6 +57,7 @@ def connect(split: RemoteSplit, retry: Retry | None = None) -> ClusterConnection
 class _Fetch(NamedTuple):
     """A sent fetch, and the request for the topic's id that follows it."""
 
+    offset: int
     records: Reply[ReceivedFetch]
     topic: Reply[MetadataResponse] | None
 
@@ -106,9 +110,10 @@ class RemoteReader:
             part = self._receive(fetch)
             if part is None:
                 return
-            batches = self._whole_batches(part)
-            following = batches[-1][1].next_offset
-            if following < self._split.end_offset:
+            batches = self._in_order(self._whole_batches(part), fetch.offset)
+            ends_here, self._stopped = self._stopped, False  # after the batches before the misplaced one
+            following = batches[-1][1].next_offset if batches else self._offset
+            if following < self._split.end_offset and not ends_here:
                 fetch = self._send_fetch(leader, following)
             aborted = self._aborted_in(part)
             for at, header in batches:
@@ -116,6 +121,7 @@ class RemoteReader:
                     yield
                 if not self._wants_more():
                     return
+            self._stopped = ends_here
 
     def _send_fetch(self, leader: Connection, offset: int) -> _Fetch:
         split = self._split
@@ -126,8 +132,9 @@ class RemoteReader:
         )
         records = self._cluster.submit(leader, request, ReceivedFetch)
         if split.topic_id is None:
-            return _Fetch(records, None)
-        return _Fetch(records, self._cluster.submit(leader, MetadataRequest(topics=(split.topic,)), MetadataResponse))
+            return _Fetch(offset, records, None)
+        topic = self._cluster.submit(leader, MetadataRequest(topics=(split.topic,)), MetadataResponse)
+        return _Fetch(offset, records, topic)
 
     def _receive(self, fetch: _Fetch) -> ReceivedPartition | None:
         """Return the fetched partition; None if records were lost and reading continues at another offset."""
@@ -188,6 +195,27 @@ class RemoteReader:
                 'a newer one, or the directory, option("path", ...)'
             )
         return AbortedFilter(part.aborted_transactions or ())
+
+    def _in_order(self, batches: Sequence[tuple[int, BatchHeader]], offset: int) -> list[tuple[int, BatchHeader]]:
+        """Return the batches of a reply that fit between their neighbours; others count as damaged.
+
+        `offset`: the offset that was fetched, which the first batch must have, or begin after. Raises PipelineError.
+        """
+        first = batches[0][1]
+        order = BatchOrder(offset if first.next_offset <= offset else min(first.base_offset, offset))
+        kept: list[tuple[int, BatchHeader]] = []
+        for (at, header), after in zip(batches, [*batches[1:], None], strict=True):
+            try:
+                order.check(header, None if after is None else after[1].base_offset)
+            except MisplacedBatchError as error:
+                self._damaged(header, error)
+                if self._stopped:
+                    break
+            else:
+                kept.append((at, header))
+        if not kept and not self._stopped:
+            raise PipelineError(f"{self._name}: nothing can be read after offset {offset}, where a batch is misplaced")
+        return kept
 
     def _take(self, records: memoryview, at: int, header: BatchHeader, aborted: AbortedFilter) -> bool:
         """Pass a batch on or skip it; return whether it was passed on."""
