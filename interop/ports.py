@@ -1,5 +1,6 @@
 """Choose ports for servers that must know theirs before they start."""
 
+import atexit
 import fcntl
 import socket
 import tempfile
@@ -54,6 +55,7 @@ def _block() -> _Block:
         except BlockingIOError:
             lock.close()
         else:
+            atexit.register(lock.close)
             return _Block(first, lock)
     raise RuntimeError(f"other processes hold all blocks of ports, by locks in {locks}")
 

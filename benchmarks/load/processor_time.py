@@ -26,7 +26,7 @@ class ProcessorMeter:
 
     def used_s(self) -> float:
         """Return the seconds used so far. Raises OSError if a process has ended that was not removed."""
-        return self._counted_s + processor_seconds(self._pids)
+        return max(0.0, self._counted_s + processor_seconds(self._pids))  # the sums are rounded
 
     def us_per(self, count: float) -> float:
         """Return the microseconds used so far for each of `count` units, at least one."""
