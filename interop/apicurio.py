@@ -4,14 +4,12 @@ import os
 import shutil
 import subprocess
 import tarfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from interop.kafka_node import MissingToolError, locked
+from interop.java_server import require_java, wait_until_it_answers
+from interop.kafka_node import locked
 from interop.ports import free_ports
 
 VERSION = "2.6.13.Final"  # the last one that runs on Java 17
@@ -19,15 +17,11 @@ ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 DIRECTORY = Path(__file__).parent.parent / "build" / "apicurio"
 PROGRAM = DIRECTORY / VERSION / f"apicurio-registry-app-{VERSION}-runner.jar"
-START_S = 120.0
-INTERVAL_S = 0.2
 
 
 def fetch() -> None:
     """Fetch the registry unless it is there. Raises MissingToolError."""
-    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    if missing:
-        raise MissingToolError(f"not installed: {', '.join(missing)} (Debian: default-jre-headless and maven)")
+    require_java()
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     (DIRECTORY / "lock").touch()
     with locked(DIRECTORY / "lock"):
@@ -57,20 +51,8 @@ def running(log: Path) -> Iterator[str]:
         )
     try:
         url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-        _wait(process, f"{url}/subjects", log)
+        wait_until_it_answers(process, f"{url}/subjects", log)
         yield url
     finally:
         process.kill()
         process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    until = time.monotonic() + START_S
-    while True:
-        try:
-            with urllib.request.urlopen(url):
-                return
-        except (urllib.error.URLError, ConnectionError) as error:
-            if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"the schema registry did not start: {log.read_text()[-2000:]}") from error
-        time.sleep(INTERVAL_S)

@@ -1,29 +1,22 @@
 """Iceberg's own REST catalog: fetched once from Maven Central, and run with its state in a file of SQLite."""
 
 import os
-import shutil
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Self
 
-from interop.kafka_node import MissingToolError, locked
+from interop.java_server import require_java, wait_until_it_answers
+from interop.kafka_node import locked
 from interop.ports import free_ports
 
 PROJECT = Path(__file__).parent / "iceberg"
 JARS = PROJECT / "target" / "jars"
 MAIN = "org.apache.iceberg.rest.RESTCatalogServer"
-START_S = 120.0
-INTERVAL_S = 0.1
 
 
 def fetch() -> None:
     """Fetch the server's jars unless they are there. Raises MissingToolError."""
-    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
-    if missing:
-        raise MissingToolError(f"not installed: {', '.join(missing)} (Debian: default-jre-headless and maven)")
+    require_java()
     stamp = PROJECT / "target" / "fetched"
     with locked(PROJECT / "pom.xml"):
         if not stamp.exists() or stamp.stat().st_mtime < (PROJECT / "pom.xml").stat().st_mtime:
@@ -57,15 +50,7 @@ class RestCatalog:
         command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", MAIN]
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(command, env=self._environment, stdout=output, stderr=output)
-        until = time.monotonic() + START_S
-        while True:
-            try:
-                with urllib.request.urlopen(f"{self.url}/v1/config"):
-                    return
-            except (urllib.error.URLError, ConnectionError) as error:
-                if self._process.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"the catalog did not start: {self._log.read_text()[-2000:]}") from error
-            time.sleep(INTERVAL_S)
+        wait_until_it_answers(self._process, f"{self.url}/v1/config", self._log)
 
     def kill(self) -> None:
         """Kill the server."""
