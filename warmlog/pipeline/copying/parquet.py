@@ -29,28 +29,23 @@ class ParquetFile:
         self._writing: Future[int] | None = None
         self._writing_bytes = 0
         self._written_bytes = int(sink.tell())
-        self.waiting_bytes = 0
+        self._waiting_bytes = 0
 
     def add(self, batch: Any) -> None:
         """Buffer a record batch; begin to write a full row group. Raises OSError of earlier ones."""
         self._waiting.append(batch)
-        self.waiting_bytes += batch.nbytes
-        if self.waiting_bytes >= ROW_GROUP_BYTES:
-            self.flush()
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._wait()
+            self._writing = self._thread.submit(self._write, self._waiting)
+            self._writing_bytes = self._waiting_bytes
+            self._waiting, self._waiting_bytes = [], 0
 
     def has_reached(self, size: int) -> bool:
         """Return whether the row groups begun so far take this many bytes of the file. Raises OSError."""
         if self._written_bytes + self._writing_bytes >= size:  # compressed, they hardly take more
             self._wait()
         return self._written_bytes >= size
-
-    def flush(self) -> None:
-        """Begin to write buffered rows as one row group. Raises OSError of earlier ones."""
-        self._wait()
-        if self._waiting:
-            self._writing = self._thread.submit(self._write, self._waiting)
-            self._writing_bytes = self.waiting_bytes
-        self._waiting, self.waiting_bytes = [], 0
 
     def finish(self) -> None:
         """Write buffered rows and the footer. Raises OSError."""
@@ -62,7 +57,6 @@ class ParquetFile:
     def close(self) -> None:
         """Close without writing buffered rows; the footer lists the row groups that were written. Raises OSError."""
         self._thread.shutdown()
-        self._waiting, self.waiting_bytes = [], 0
         self._writer.close()
 
     def _wait(self) -> None:
