@@ -4,11 +4,11 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 
 from interop.iceberg_rest import RestCatalog
 from interop.kafka_node import MissingToolError
@@ -20,12 +20,21 @@ from warmlog.testing import Broker
 pytestmark = [pytest.mark.stacks, pytest.mark.timeout(900)]
 
 PARTITIONS, RECORDS, JOBS, KILLS = 3, 4_000, 2, 8
-LONGEST_S = 4.0  # between two kills
+MOST_COMMITS = 6  # between two kills
 
 
 def warmlog(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "warmlog", "pipeline", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def commits(catalog: RestCatalog) -> int:
+    """Return the number of snapshots of the table, 0 if it does not exist yet."""
+    try:
+        table = load_catalog("default", type="rest", uri=catalog.url).load_table("db.orders")
+    except NoSuchTableError:
+        return 0
+    return len(table.metadata.snapshots)
 
 
 def test_each_offset_is_there_once_though_the_catalog_is_killed(tmp_path: Path) -> None:
@@ -51,8 +60,10 @@ def test_each_offset_is_there_once_though_the_catalog_is_killed(tmp_path: Path) 
         for job in jobs:
             job.start()
         kills = 0
-        while any(job.is_alive() for job in jobs) and kills < KILLS:
-            time.sleep(values.random() * LONGEST_S)
+        while kills < KILLS and any(job.is_alive() for job in jobs):
+            wanted = commits(catalog) + values.randint(1, MOST_COMMITS)
+            while commits(catalog) < wanted and any(job.is_alive() for job in jobs):
+                pass
             catalog.kill()
             catalog.start()
             kills += 1
