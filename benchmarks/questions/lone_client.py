@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def contestants(directory: Path) -> Iterator[AbstractContextManager[Server]]:
-    """Yield context managers that start the servers, those that do the least first."""
+    """Yield context managers that start the servers, in the order of their work per request."""
     program = directory / "echo"
     subprocess.run(["cc", "-O2", "-o", program, ECHO], check=True)
     yield echo("echo in C", [str(program)])

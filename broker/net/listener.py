@@ -95,7 +95,7 @@ class HeldSocket:
 class Listener:
     """Accepts on its bound sockets until stopped, and closes them.
 
-    Clients that connect to the shared one are told the port of the other, which this broker has for itself.
+    Responses to clients of the shared socket name the port of the other one, which only this broker accepts on.
     """
 
     def __init__(

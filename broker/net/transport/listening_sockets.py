@@ -1,4 +1,4 @@
-"""Open the sockets that listen for connections, or take over those that a parent process has opened."""
+"""Listening sockets: opened by this process, or inherited from its parent."""
 
 import os
 import socket
