@@ -16,7 +16,7 @@ from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.codec.schema import LAST_VERSION
 from warmlog.protocol.kafka.messages.cluster.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from warmlog.protocol.kafka.messages.cluster.discovery import ApiVersionsRequest, ApiVersionsResponse
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchRequest, PeerFetchResponse
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchRequest, KafkaFetchResponse
 from warmlog.protocol.kafka.messages.records.offsets import (
     FIRST_WITH_TIME,
     KafkaListOffsetsRequest,
@@ -71,7 +71,7 @@ API_VERSIONS: PeerApi[ApiVersionsRequest, ApiVersionsResponse] = PeerApi(API_BY_
 METADATA: PeerApi[KafkaMetadataRequest, MetadataResponse] = PeerApi(API_BY_KEY[3], 7, 12, _metadata_span)
 # Version 13 names topics by id.
 PRODUCE: PeerApi[ProduceRequest, ProduceResponse] = PeerApi(API_BY_KEY[0], 9, 12)
-FETCH: PeerApi[KafkaFetchRequest, PeerFetchResponse] = PeerApi(API_BY_KEY[1], 12, 18, _fetch_span)
+FETCH: PeerApi[KafkaFetchRequest, KafkaFetchResponse] = PeerApi(API_BY_KEY[1], 12, 18, _fetch_span)
 LIST_OFFSETS: PeerApi[KafkaListOffsetsRequest, ListOffsetsResponse] = PeerApi(API_BY_KEY[2], 4, 11, _offsets_span)
 OFFSET_FOR_LEADER_EPOCH: PeerApi[OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse] = PeerApi(
     API_BY_KEY[23], 2, 4

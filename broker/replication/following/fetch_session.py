@@ -28,10 +28,10 @@ from warmlog.protocol.kafka.messages.records.fetch import (
     INITIAL_SESSION_EPOCH,
     NO_SESSION,
     ForgottenPartitions,
+    KafkaFetchedPartition,
     KafkaFetchPartition,
     KafkaFetchRequest,
-    PeerFetchedPartition,
-    PeerFetchResponse,
+    KafkaFetchResponse,
 )
 
 FetchKey: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
@@ -46,7 +46,7 @@ class Fetched(NamedTuple):
     """A partition of a response, and how it was requested."""
 
     requested: KafkaFetchPartition
-    result: PeerFetchedPartition
+    result: KafkaFetchedPartition
 
 
 class FetchSession:
@@ -78,7 +78,7 @@ class FetchSession:
         """Whether the next request names changes only."""
         return self.epoch not in {INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH}
 
-    def key_of(self, partition: KafkaFetchPartition | PeerFetchedPartition) -> FetchKey:
+    def key_of(self, partition: KafkaFetchPartition | KafkaFetchedPartition) -> FetchKey:
         """Return the key of a partition in the session."""
         return (partition.topic_id if self.uses_topic_ids else partition.topic), partition.partition
 
@@ -127,7 +127,7 @@ class FetchSession:
             uses_topic_ids=self.uses_topic_ids,
         )
 
-    def take(self, response: PeerFetchResponse) -> list[Fetched]:
+    def take(self, response: KafkaFetchResponse) -> list[Fetched]:
         """Accept the response to the request; return those of its partitions that are still wanted as requested.
 
         Raises FetchResponseError. After that, and after an error of the response, the next request is a full one.
@@ -138,7 +138,7 @@ class FetchSession:
             # an unknown session need not be closed
             self._start_again(is_gone=response.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             return []
-        results = {self.key_of(result): result for result in response.partitions}
+        results = {self.key_of(result): result for result in response.received}
         problem = self._problem(sent, results, response)
         if problem:
             self._start_again(is_gone=False)
@@ -154,8 +154,8 @@ class FetchSession:
     def _problem(
         self,
         sent: dict[FetchKey, KafkaFetchPartition],
-        results: dict[FetchKey, PeerFetchedPartition],
-        response: PeerFetchResponse,
+        results: dict[FetchKey, KafkaFetchedPartition],
+        response: KafkaFetchResponse,
     ) -> str:
         """Return what is wrong with a response, or an empty text."""
         if len(results) != len(response.partitions):
@@ -171,7 +171,7 @@ class FetchSession:
             return f"a fetch session with the id {response.session_id}"
         return ""
 
-    def _fetched(self, key: FetchKey, result: PeerFetchedPartition) -> Fetched | None:
+    def _fetched(self, key: FetchKey, result: KafkaFetchedPartition) -> Fetched | None:
         """Return a partition of a response, unless it was removed or changed since the request."""
         requested = self._known.get(key)
         if requested is None or self._wanted.get(key) != requested:

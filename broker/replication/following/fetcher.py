@@ -29,10 +29,10 @@ from warmlog.protocol.backoff import delays_s
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.records.fetch import (
+    KafkaFetchedPartition,
     KafkaFetchPartition,
     KafkaFetchRequest,
-    PeerFetchedPartition,
-    PeerFetchResponse,
+    KafkaFetchResponse,
 )
 from warmlog.protocol.kafka.peer_apis import FETCH, FIRST_FETCH_WITH_TOPIC_IDS
 from warmlog.protocol.partitions import TopicPartition
@@ -73,13 +73,13 @@ class Replica(Protocol):
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         """Return what to fetch next from the leader of this epoch; None to be called again after a pause."""
 
-    def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, fetched: KafkaFetchedPartition) -> KafkaFetchPartition | None:
         """Process the result of a fetch if that needs no waiting, and return the next position.
 
         Returns None, with nothing changed, if `take` has to be called instead.
         """
 
-    async def take(self, fetched: PeerFetchedPartition) -> Step:
+    async def take(self, fetched: KafkaFetchedPartition) -> Step:
         """Process the result of a fetch from the latest `position`: records, a divergence, or an error.
 
         The last batch of the records may be incomplete; the next fetch begins with it.
@@ -266,7 +266,7 @@ class Fetcher:
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 
-    async def _fetch(self) -> PeerFetchResponse | None:
+    async def _fetch(self) -> KafkaFetchResponse | None:
         """Send a fetch; return None if it was abandoned in favour of added partitions. Raises PeerError."""
         connection = await self._leaders.connection(self._node_id, self._number)
         self._adapt_to(connection)
@@ -295,7 +295,7 @@ class Fetcher:
         if self._session.uses_topic_ids and not can:
             self._name_topics()
 
-    async def _take(self, response: PeerFetchResponse) -> None:
+    async def _take(self, response: KafkaFetchResponse) -> None:
         """Pass the result of a fetch to the replicas."""
         try:
             fetched = self._session.take(response)

@@ -22,7 +22,7 @@ from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.records.fetch import PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchedPartition
 from warmlog.protocol.partitions import TopicPartition
 
 PARTITIONS_PER_PIECE = 500  # assigned in one step: about a millisecond
@@ -154,7 +154,7 @@ class Follower:
         self._give_up(following)
         async with following.lock:
             await following.replica.take(
-                PeerFetchedPartition(
+                KafkaFetchedPartition(
                     topic=following.replica.topic,
                     partition=following.replica.partition,
                     error=ErrorCode.INCONSISTENT_TOPIC_ID,

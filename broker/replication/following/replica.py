@@ -28,7 +28,7 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.broker.replication.peers.leaders import Leaders
 from warmlog.broker.replication.throttle import Throttle
 from warmlog.protocol.errors import ErrorCode, ProtocolError
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import DivergedPartition, KafkaFetchedPartition, KafkaFetchPartition
 from warmlog.protocol.kafka.messages.records.offsets import KafkaListOffsetsRequest, KafkaOffsetQuery
 from warmlog.protocol.kafka.peer_apis import LIST_OFFSETS
 from warmlog.protocol.records.batch import batch_spans, read_header
@@ -118,7 +118,7 @@ class PartitionReplica:
             max_bytes=self._max_bytes,
         )
 
-    async def take(self, fetched: PeerFetchedPartition) -> Step:
+    async def take(self, fetched: KafkaFetchedPartition) -> Step:
         """Append the records of a fetch, or truncate or restart the log."""
         try:
             step = await self._take(fetched)
@@ -129,12 +129,12 @@ class PartitionReplica:
             self._note(None)
         return step
 
-    def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, fetched: KafkaFetchedPartition) -> KafkaFetchPartition | None:
         """Append the records of a fetch if that needs no waiting, and return the next position; else return None."""
         log, records = self._partition.log, fetched.records
         if (
             fetched.error is not ErrorCode.NONE
-            or fetched.diverging_epoch >= 0
+            or isinstance(fetched, DivergedPartition)
             or log.durability.flush_messages == 1
             or log.failed
         ):
@@ -153,15 +153,15 @@ class PartitionReplica:
         self._note(None)
         return self._from_log_end(self._leader_epoch)
 
-    async def _take(self, fetched: PeerFetchedPartition) -> Step:
+    async def _take(self, fetched: KafkaFetchedPartition) -> Step:
         if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._find_range()
         if fetched.error is not ErrorCode.NONE:
             self._note(f"the leader refuses: {fetched.error.name}")
             return Step.STOP
         log = self._partition.log
-        if fetched.diverging_epoch >= 0:
-            answer = EpochEnd(fetched.diverging_epoch, fetched.diverging_end_offset)
+        if isinstance(fetched, DivergedPartition):
+            answer = EpochEnd(fetched.epoch, fetched.end_offset)
             return await self._truncate(
                 after_divergence(log.epochs, log.offsets.log_end_offset, log.offsets.high_watermark, answer)
             )
@@ -170,7 +170,7 @@ class PartitionReplica:
         self._follow_leader(fetched)
         return Step.GO_ON
 
-    def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
+    def _follow_leader(self, fetched: KafkaFetchedPartition) -> None:
         """Adopt the leader's high watermark and log start offset, limited to the records here."""
         if self.throttle is not None:
             self.throttle.count(len(fetched.records), is_held_up=not self._is_in_sync())

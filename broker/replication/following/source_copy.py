@@ -17,7 +17,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.broker.replication.following.fetcher import Step
 from warmlog.broker.replication.following.replica import UNKNOWN_EPOCH, Checkpoint, PartitionReplica
 from warmlog.broker.replication.peers.leaders import Leaders
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchedPartition, KafkaFetchPartition
 from warmlog.protocol.records.batch import headers
 
 Renew = Callable[[int, Callable[[], Awaitable[bool]] | None], None]
@@ -42,11 +42,11 @@ class SourceCopy(PartitionReplica):
             self._end(leader_epoch)
         return None if self._is_over else await super().position(leader_epoch)
 
-    def take_at_once(self, fetched: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, fetched: KafkaFetchedPartition) -> KafkaFetchPartition | None:
         """Append the records of a fetch if that needs no waiting; see `PartitionReplica.take_at_once`."""
         return None if self._is_over else super().take_at_once(fetched)
 
-    async def take(self, fetched: PeerFetchedPartition) -> Step:
+    async def take(self, fetched: KafkaFetchedPartition) -> Step:
         """Append the records of a fetch, or request the leader epoch that they need."""
         if not self._is_over and self._leader_epoch == UNKNOWN_EPOCH:  # a source before Kafka 2.1 sends none
             epochs = [header.leader_epoch for _, header in headers(fetched.records)]
@@ -61,7 +61,7 @@ class SourceCopy(PartitionReplica):
     def _written(self, records: int, end: int) -> None:
         self.bytes_per_offset = records / (self._partition.log.offsets.log_end_offset - end)
 
-    def _follow_leader(self, fetched: PeerFetchedPartition) -> None:
+    def _follow_leader(self, fetched: KafkaFetchedPartition) -> None:
         """Adopt the log start offset, limited to records that all replicas here have."""
         offsets = self._partition.log.offsets
         self.leader_end = fetched.high_watermark

@@ -10,7 +10,7 @@ import trio
 from warmlog.broker.replication.following.fetcher import FetchLimits, Replica, Step
 from warmlog.broker.replication.following.follower import Follower
 from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchedPartition, KafkaFetchPartition
 from warmlog.protocol.records.batch import headers
 
 
@@ -22,10 +22,10 @@ class Copy:
         self.offset = offset
         self.epoch = -1
         self.data = b""
-        self.found: list[PeerFetchedPartition] = []
+        self.found: list[KafkaFetchedPartition] = []
         self.took = trio.Event()
         self.throttled_s = 0.0
-        self.decide: Callable[[PeerFetchedPartition], Step] = lambda _: Step.GO_ON
+        self.decide: Callable[[KafkaFetchedPartition], Step] = lambda _: Step.GO_ON
 
     async def position(self, leader_epoch: int) -> KafkaFetchPartition:
         return KafkaFetchPartition(
@@ -38,11 +38,11 @@ class Copy:
             max_bytes=1 << 20,
         )
 
-    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, found: KafkaFetchedPartition) -> KafkaFetchPartition | None:
         del found
         return None
 
-    async def take(self, found: PeerFetchedPartition) -> Step:
+    async def take(self, found: KafkaFetchedPartition) -> Step:
         self.found.append(found)
         step = self.decide(found)
         if step is Step.GO_ON:

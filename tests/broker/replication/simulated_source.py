@@ -20,10 +20,11 @@ from warmlog.broker.replication.peers.leaders import Watcher
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
+    DivergedPartition,
     FetchingReplica,
+    KafkaFetchedPartition,
     KafkaFetchPartition,
-    PeerFetchedPartition,
-    PeerFetchResponse,
+    KafkaFetchResponse,
 )
 from warmlog.protocol.kafka.peer_apis import FETCH
 from warmlog.protocol.records.builder import build_batch
@@ -116,22 +117,22 @@ class SimulatedSource:
             return SimpleNamespace(partitions=(SimpleNamespace(error=ErrorCode.NONE, offset=offset),))
         if all(asked.offset == self.end for asked in request.partitions):
             await trio.sleep(FETCH_WAIT_S)
-        return PeerFetchResponse(partitions=tuple([self._fetched(asked) for asked in request.partitions]))
+        return KafkaFetchResponse(partitions=tuple([self._fetched(asked) for asked in request.partitions]))
 
-    def _fetched(self, asked: KafkaFetchPartition) -> PeerFetchedPartition:
+    def _fetched(self, asked: KafkaFetchPartition) -> KafkaFetchedPartition:
         found: dict[str, Any] = {"topic": asked.topic, "topic_id": asked.topic_id, "partition": asked.partition}
         if asked.current_leader_epoch != self.epoch:
-            return PeerFetchedPartition(**found, error=ErrorCode.FENCED_LEADER_EPOCH)
+            return KafkaFetchedPartition(**found, error=ErrorCode.FENCED_LEADER_EPOCH)
         found |= {"high_watermark": self.end, "last_stable_offset": self.end, "log_start_offset": self.start}
         if asked.last_fetched_epoch != UNDEFINED:
             epoch, end = self.epochs.end_offset(asked.last_fetched_epoch, self.end)
             if epoch == UNDEFINED:
-                return PeerFetchedPartition(**found, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+                return KafkaFetchedPartition(**found, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             if epoch != asked.last_fetched_epoch or asked.offset > end:
-                return PeerFetchedPartition(**found, diverging_epoch=epoch, diverging_end_offset=end)
+                return DivergedPartition(**found, epoch=epoch, end_offset=end)
         if not self.start <= asked.offset <= self.end:
-            return PeerFetchedPartition(**found, error=ErrorCode.OFFSET_OUT_OF_RANGE)
-        return PeerFetchedPartition(**found, records=memoryview(b"".join(self.batches[asked.offset :][:3])))
+            return KafkaFetchedPartition(**found, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        return KafkaFetchedPartition(**found, records=memoryview(b"".join(self.batches[asked.offset :][:3])))
 
 
 class Mirrored:

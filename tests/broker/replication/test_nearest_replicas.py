@@ -15,10 +15,11 @@ from warmlog.protocol.kafka.messages.records.fetch import (
     CONSUMER,
     DEBUGGER,
     FetchingReplica,
+    KafkaFetchedPartition,
     KafkaFetchPartition,
     KafkaFetchRequest,
-    PeerFetchedPartition,
-    PeerFetchResponse,
+    KafkaFetchResponse,
+    RedirectedPartition,
 )
 from warmlog.protocol.kafka.peer import PeerApi
 from warmlog.protocol.kafka.peer_apis import FETCH
@@ -47,8 +48,8 @@ class Reader:
         epoch: int = -1,
         wait_s: float = 0.0,
         replica: FetchingReplica = CONSUMER,
-        api: PeerApi[KafkaFetchRequest, PeerFetchResponse] = FETCH,
-    ) -> PeerFetchedPartition:
+        api: PeerApi[KafkaFetchRequest, KafkaFetchResponse] = FETCH,
+    ) -> KafkaFetchedPartition:
         settings = PeerSettings(client_id="reader", connect_timeout_s=5.0, request_timeout_s=5.0)
         connection = await PeerConnection.connect(host_of(broker), PORT, settings, self._nursery)
         wanted = KafkaFetchPartition(
@@ -67,7 +68,7 @@ class Reader:
             uses_topic_ids=api is FETCH,
         )
         response = await connection.ask(api, request, waits_s=wait_s)
-        [found] = response.partitions
+        [found] = response.received
         return found
 
 
@@ -90,9 +91,14 @@ def read(main: Callable[[Brokers, Reader], Awaitable[None]]) -> None:
     simulate(begin, settings=RACKED)
 
 
-def values(found: PeerFetchedPartition, from_offset: int = 0) -> list[bytes]:
+def values(found: KafkaFetchedPartition, from_offset: int = 0) -> list[bytes]:
     batches = decoded_batches(found.records, from_offset=from_offset)
     return [bytes(record.value or b"") for _, records in batches for record in records]
+
+
+def preferred(found: KafkaFetchedPartition) -> int | None:
+    """Return the broker that a consumer is sent to."""
+    return found.preferred_replica if isinstance(found, RedirectedPartition) else None
 
 
 def test_a_follower_shows_what_is_below_the_high_watermark_it_knows() -> None:
@@ -129,7 +135,7 @@ def test_a_follower_compares_the_epoch_of_its_leader() -> None:
 def test_a_fetch_that_waits_at_a_follower_ends_with_the_leader() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"a")
-        epoch, found = brokers.state().leader_epoch, list[PeerFetchedPartition]()
+        epoch, found = brokers.state().leader_epoch, list[KafkaFetchedPartition]()
 
         async def wait_for_more() -> None:
             found.append(await one.fetch(FAR, 1, epoch=epoch, wait_s=100.0))
@@ -171,14 +177,14 @@ def test_the_leader_names_the_follower_in_the_rack_of_a_consumer() -> None:
         await brokers.stored(b"a")
         await brokers.until(lambda: brokers.log(NEAR).offsets.high_watermark == 1)
         redirected = await one.fetch(LEADER, 0, rack=rack_of(NEAR), wait_s=100.0)
-        assert (redirected.error, redirected.preferred_replica) == (ErrorCode.NONE, NEAR)
+        assert (redirected.error, preferred(redirected)) == (ErrorCode.NONE, NEAR)
         assert (redirected.high_watermark, values(redirected)) == (1, [])
         for rack in ("", rack_of(LEADER), "elsewhere"):
             found = await one.fetch(LEADER, 0, rack=rack)
-            assert (found.preferred_replica, values(found)) == (-1, [b"a"])
+            assert (preferred(found), values(found)) == (None, [b"a"])
         # a follower names nobody
         found = await one.fetch(NEAR, 0, rack=rack_of(FAR))
-        assert (found.preferred_replica, values(found)) == (-1, [b"a"])
+        assert (preferred(found), values(found)) == (None, [b"a"])
 
     read(main)
 
@@ -189,9 +195,9 @@ def test_a_follower_without_the_offset_is_not_named() -> None:
         brokers.cut(NEAR, LEADER)
         await brokers.append(b"b", b"c", replicas_ms=-1)
         named = await one.fetch(LEADER, 1, rack=rack_of(NEAR))
-        assert named.preferred_replica == NEAR
+        assert preferred(named) == NEAR
         found = await one.fetch(LEADER, 2, rack=rack_of(NEAR))
-        assert (found.error, found.preferred_replica) == (ErrorCode.NONE, -1)
+        assert (found.error, preferred(found)) == (ErrorCode.NONE, None)
 
     read(main)
 
@@ -200,7 +206,7 @@ def test_a_follower_that_is_not_in_sync_is_not_read() -> None:
     async def main(brokers: Brokers, one: Reader) -> None:
         await brokers.stored(b"a")
         await brokers.until(lambda: brokers.log(NEAR).offsets.high_watermark == 1)
-        waiting: list[PeerFetchedPartition] = []
+        waiting: list[KafkaFetchedPartition] = []
 
         async def wait_in_vain() -> None:
             waiting.append(await one.fetch(NEAR, 1, wait_s=1000.0))
@@ -212,12 +218,12 @@ def test_a_follower_that_is_not_in_sync_is_not_read() -> None:
             await brokers.stored(b"b")
         assert brokers.in_sync() == {LEADER, FAR}
         assert waiting[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert (await one.fetch(LEADER, 0, rack=rack_of(NEAR))).preferred_replica == -1
+        assert preferred(await one.fetch(LEADER, 0, rack=rack_of(NEAR))) is None
         assert values(await one.fetch(NEAR, 0, replica=TOOL)) == [b"a"]
         brokers.network.heal()
         await brokers.until(lambda: NEAR in brokers.in_sync() and brokers.log(NEAR).offsets.high_watermark == 2)
         assert values(await one.fetch(NEAR, 0)) == [b"a", b"b"]
-        assert (await one.fetch(LEADER, 0, rack=rack_of(NEAR))).preferred_replica == NEAR
+        assert preferred(await one.fetch(LEADER, 0, rack=rack_of(NEAR))) == NEAR
 
     read(main)
 

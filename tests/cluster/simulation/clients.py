@@ -21,7 +21,12 @@ from warmlog.broker.replication.peers.errors import PeerError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import API_BY_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, KafkaFetchRequest
+from warmlog.protocol.kafka.messages.records.fetch import (
+    DivergedPartition,
+    KafkaFetchPartition,
+    KafkaFetchRequest,
+    RedirectedPartition,
+)
 from warmlog.protocol.kafka.messages.records.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -290,8 +295,8 @@ class Consumer:
         response = await self._client.ask(source, FETCH, request, waits_s=wait_s)
         if response.error is not ErrorCode.NONE or not response.partitions:
             return False
-        [found] = response.partitions
-        ends_before = found.error is ErrorCode.OFFSET_OUT_OF_RANGE or found.diverging_epoch >= 0
+        [found] = response.received
+        ends_before = found.error is ErrorCode.OFFSET_OUT_OF_RANGE or isinstance(found, DivergedPartition)
         if ends_before and self._nearest != NO_REPLICA:
             return False  # it lags behind, or has deleted more
         if ends_before and await self._skip_deleted(leader):
@@ -302,7 +307,7 @@ class Consumer:
         if found.error is not ErrorCode.NONE:
             return False
         self._compare_high_watermarks(source, leader.leader_epoch, found.high_watermark)
-        if found.preferred_replica != NO_REPLICA:
+        if isinstance(found, RedirectedPartition):
             self._nearest = found.preferred_replica
         reads = []
         for header, records in decoded_batches(found.records, from_offset=self.offset):

@@ -26,7 +26,7 @@ from warmlog.protocol.kafka.messages.cluster.configs import (
 )
 from warmlog.protocol.kafka.messages.common import topic_id_text
 from warmlog.protocol.kafka.messages.groups.offsets import MemberOffsetFetchGroup
-from warmlog.protocol.kafka.messages.records.fetch import PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import DivergedPartition, KafkaFetchedPartition
 from warmlog.protocol.kafka.messages.records.offsets import (
     EpochQuery,
     KafkaListOffsetsRequest,
@@ -226,10 +226,10 @@ async def test_a_log_that_went_another_way_is_told_where_it_diverged(tmp_path: P
             copy.epoch = first.epoch
             told: list[tuple[int, int]] = []
 
-            def truncate(found: PeerFetchedPartition) -> Any:
-                if found.diverging_epoch >= 0:
-                    told.append((found.diverging_epoch, found.diverging_end_offset))
-                    copy.offset = found.diverging_end_offset
+            def truncate(found: KafkaFetchedPartition) -> Any:
+                if isinstance(found, DivergedPartition):
+                    told.append((found.epoch, found.end_offset))
+                    copy.offset = found.end_offset
                 return step(found)
 
             step, copy.decide = copy.decide, truncate

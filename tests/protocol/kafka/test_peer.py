@@ -41,10 +41,10 @@ from warmlog.protocol.kafka.messages.records.fetch import (
     DivergedPartition,
     FetchingReplica,
     ForgottenPartitions,
+    KafkaFetchedPartition,
     KafkaFetchPartition,
     KafkaFetchRequest,
     KafkaFetchResponse,
-    PeerFetchedPartition,
 )
 from warmlog.protocol.kafka.messages.records.offsets import (
     EpochEnd,
@@ -317,12 +317,13 @@ def test_a_fetch_keeps_its_session_epochs_and_records(version: int) -> None:
     ]
     assert {(one.current_leader_epoch, one.last_fetched_epoch) for one in asked.partitions} == {(7, 6)}
     assert [one.partitions for one in asked.forgotten] == [(4, 8)]
-    first, second = answered.partitions
+    first, second = answered.received
     assert (first.topic, first.topic_id) == (("", ORDERS) if by_id else ("orders", bytes(16)))
     assert (first.high_watermark, first.last_stable_offset, first.log_start_offset) == (120, 110, 3)
     assert first.records == b"r" * 4000
-    assert first.diverging_epoch == -1
-    assert (second.diverging_epoch, second.diverging_end_offset, len(second.records)) == (5, 42, 0)
+    assert type(first) is KafkaFetchedPartition
+    assert isinstance(second, DivergedPartition)
+    assert (second.epoch, second.end_offset, len(second.records)) == (5, 42, 0)
 
 
 @pytest.mark.parametrize("version", [12, 18])
@@ -339,8 +340,8 @@ def test_fetched_records_are_views_of_the_frame() -> None:
     _, frame = peer.send(FETCH, fetch_request(by_id=True))
     partition = FetchedPartition(topic="orders", partition=0, records=b"r" * 100)
     answer = response_frame(received(frame, CODEC), KafkaFetchResponse(partitions=(partition, partition)), CODEC)
-    found = peer.decode(peer.match(answer), answer).partitions
-    assert all(isinstance(one, PeerFetchedPartition) and one.records.obj is answer.obj for one in found)
+    found = peer.decode(peer.match(answer), answer).received
+    assert all(isinstance(one, KafkaFetchedPartition) and one.records.obj is answer.obj for one in found)
 
 
 def test_the_newest_common_version_is_used() -> None:

@@ -8,7 +8,7 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -98,14 +98,27 @@ class KafkaFetchRequest(FetchRequest, frozen=True, kw_only=True, gc=False):
     knows_followers: bool = True
 
 
-class DivergedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
-    """A partition whose log diverges from the client's; `epoch` is the last common one and ends at `end_offset`."""
+class KafkaFetchedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+    """The fetched batches of a partition as a peer reads them, identified by `topic_id`, or by `topic` before 13.
+
+    `records` is a view of the received frame. A broker also writes a `FetchedPartition`: the request has the ids.
+    """
+
+    topic_id: bytes = NO_TOPIC_ID
+    records: memoryview = _NO_RECORDS
+
+
+class DivergedPartition(KafkaFetchedPartition, frozen=True, kw_only=True, gc=False):
+    """A partition whose log diverges from the client's, which must be truncated (KIP-595).
+
+    `epoch` is the leader's largest one that is not above the last fetched one; it ends at `end_offset`.
+    """
 
     epoch: int
     end_offset: int
 
 
-class RedirectedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
+class RedirectedPartition(KafkaFetchedPartition, frozen=True, kw_only=True, gc=False):
     """A partition without records, which the consumer should read from a nearer follower (KIP-392)."""
 
     preferred_replica: int
@@ -118,41 +131,23 @@ class FetchLedElsewhere(FetchedPartition, frozen=True, kw_only=True, gc=False):
     leader_epoch: int
 
 
-class PeerFetchedPartition(FetchedPartition, frozen=True, kw_only=True, gc=False):
-    """The fetched batches of a partition, which is identified by `topic_id`, or by `topic` before version 13.
-
-    `records` is a view of the received frame. `diverging_epoch` is -1, or the largest epoch of the leader not above
-    the last fetched one, which ends at `diverging_end_offset`: the log must be truncated (KIP-595). A consumer should
-    read from `preferred_replica` if that is not -1 (KIP-392).
-    """
-
-    topic_id: bytes = NO_TOPIC_ID
-    diverging_epoch: int = -1
-    diverging_end_offset: int = -1
-    preferred_replica: int = -1
-    records: memoryview = _NO_RECORDS
-
-
-class PeerFetchResponse(Value, frozen=True, kw_only=True, gc=False):
-    """Fetched partitions; those of a session that have not changed are missing. `error` concerns the session."""
-
-    partitions: tuple[PeerFetchedPartition, ...]
-    error: ErrorCode = ErrorCode.NONE
-    session_id: int = NO_SESSION
-    throttle_ms: int = 0
-
-
 class KafkaFetchResponse(FetchResponse, frozen=True, kw_only=True, gc=False):
-    """A fetch response with an error for the session or the whole request.
+    """Fetched partitions, with an error for the session or the whole request. A session reports only changed ones.
 
     `requested` lists the partitions that `partitions` correspond to, if these come from a session and not the request.
-    `nodes` has the addresses of the leaders named in `partitions`.
+    `nodes` has the addresses of the leaders named in `partitions`. A peer reads `throttle_ms` and `received`.
     """
 
     error: ErrorCode = ErrorCode.NONE
     session_id: int = NO_SESSION
     requested: tuple[KafkaFetchPartition, ...] | None = None
     nodes: tuple[KafkaBrokerMetadata, ...] = ()
+    throttle_ms: int = 0
+
+    @property
+    def received(self) -> tuple[KafkaFetchedPartition, ...]:
+        """The partitions of a response that a peer has read."""
+        return cast("tuple[KafkaFetchedPartition, ...]", self.partitions)
 
 
 _FIRST_WITH_FOLLOWERS = 11
@@ -264,9 +259,14 @@ def _preferred(partition: FetchedPartition, *_: Any) -> int:
     return partition.preferred_replica if type(partition) is RedirectedPartition else NO_REPLICA
 
 
-def _received(*, diverging_epoch: Mapping[str, int] = NOT_DIVERGING, **fields: Any) -> PeerFetchedPartition:
-    epoch, end_offset = diverging_epoch["epoch"], diverging_epoch["end_offset"]
-    return PeerFetchedPartition(diverging_epoch=epoch, diverging_end_offset=end_offset, **fields)
+def _received(
+    *, diverging_epoch: Mapping[str, int] = NOT_DIVERGING, preferred_replica: int = NO_REPLICA, **fields: Any
+) -> KafkaFetchedPartition:
+    if diverging_epoch["epoch"] >= 0:
+        return DivergedPartition(epoch=diverging_epoch["epoch"], end_offset=diverging_epoch["end_offset"], **fields)
+    if preferred_replica >= 0:
+        return RedirectedPartition(preferred_replica=preferred_replica, **fields)
+    return KafkaFetchedPartition(**fields)
 
 
 RESPONSE = Struct(
@@ -331,7 +331,7 @@ RESPONSE = Struct(
         attr="partitions",
     ),
     node_endpoints(16),
-    into=PeerFetchResponse,
+    into=KafkaFetchResponse,
 )
 # versions without a top-level error report it for each partition
 failed = refused_partitions(KafkaFetchResponse, FetchedPartition, also_whole=True, aborted_transactions=())

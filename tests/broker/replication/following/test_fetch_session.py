@@ -14,10 +14,10 @@ from warmlog.broker.replication.following.fetch_session import MAX_EPOCH, FetchR
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.records.fetch import (
+    KafkaFetchedPartition,
     KafkaFetchPartition,
     KafkaFetchRequest,
-    PeerFetchedPartition,
-    PeerFetchResponse,
+    KafkaFetchResponse,
 )
 
 TOPICS = 3
@@ -30,9 +30,9 @@ def wanted(topic: int, index: int, offset: int = 0, *, by_id: bool = True) -> Ka
     return KafkaFetchPartition(topic=f"t{topic}", topic_id=topic_id, partition=index, offset=offset)
 
 
-def found(asked: KafkaFetchPartition, *, by_id: bool = True, records: memoryview = RECORDS) -> PeerFetchedPartition:
+def found(asked: KafkaFetchPartition, *, by_id: bool = True, records: memoryview = RECORDS) -> KafkaFetchedPartition:
     """What a broker returns, which names topics in one way only."""
-    return PeerFetchedPartition(
+    return KafkaFetchedPartition(
         topic="" if by_id else asked.topic,
         topic_id=asked.topic_id if by_id else NO_TOPIC_ID,
         partition=asked.partition,
@@ -55,7 +55,7 @@ class Broker:
             for index, entry in indexes.items()
         }
 
-    def answer(self, request: KafkaFetchRequest, chosen: Random) -> PeerFetchResponse:
+    def answer(self, request: KafkaFetchRequest, chosen: Random) -> KafkaFetchResponse:
         assert request.uses_topic_ids == self.by_id
         if request.session_epoch in {0, -1}:
             self.sessions.remove(request.session_id)
@@ -64,18 +64,18 @@ class Broker:
                 pass
             self.sessions.register(session)
             partitions = [found(one, by_id=self.by_id) for one in request.partitions]
-            return PeerFetchResponse(partitions=tuple(partitions), session_id=session.id)
+            return KafkaFetchResponse(partitions=tuple(partitions), session_id=session.id)
         try:
             session = self.sessions.find(request.session_id, request.session_epoch, uses_topic_ids=self.by_id)
             session.advance()
             for _ in self.sessions.update(session, request.partitions, request.forgotten):
                 pass
         except FetchSessionError as error:
-            return PeerFetchResponse(partitions=(), error=error.code)
+            return KafkaFetchResponse(partitions=(), error=error.code)
         if not session.id:
-            return PeerFetchResponse(partitions=())
+            return KafkaFetchResponse(partitions=())
         changed = [one for one in self.held(session.id).values() if chosen.random() < 0.5]
-        return PeerFetchResponse(
+        return KafkaFetchResponse(
             partitions=tuple([found(one, by_id=self.by_id) for one in changed]), session_id=session.id
         )
 
@@ -188,7 +188,7 @@ def opened(*partitions: KafkaFetchPartition) -> FetchSession:
     session = FetchSession(uses_topic_ids=True)
     for one in partitions:
         session.set(one)
-    session.take(PeerFetchResponse(partitions=tuple(found(one) for one in session.request().partitions), session_id=7))
+    session.take(KafkaFetchResponse(partitions=tuple(found(one) for one in session.request().partitions), session_id=7))
     return session
 
 
@@ -219,19 +219,19 @@ def test_partitions_with_records_move_behind_the_others() -> None:
     none = memoryview(b"")
     answers = [found(wanted(0, 0)), found(wanted(0, 1), records=none), found(wanted(0, 2), records=none)]
     session.request()
-    session.take(PeerFetchResponse(partitions=tuple(answers)))
+    session.take(KafkaFetchResponse(partitions=tuple(answers)))
     assert [one.partition for one in session.request().partitions] == [1, 2, 0]
 
 
 @pytest.mark.parametrize(
     ("response", "problem"),
     [
-        (PeerFetchResponse(partitions=(found(wanted(0, 0)),) * 2, session_id=7), "twice"),
-        (PeerFetchResponse(partitions=(found(wanted(2, 0)),), session_id=7), "not in the session"),
-        (PeerFetchResponse(partitions=(), session_id=8), "session 8 instead of 7"),
+        (KafkaFetchResponse(partitions=(found(wanted(0, 0)),) * 2, session_id=7), "twice"),
+        (KafkaFetchResponse(partitions=(found(wanted(2, 0)),), session_id=7), "not in the session"),
+        (KafkaFetchResponse(partitions=(), session_id=8), "session 8 instead of 7"),
     ],
 )
-def test_a_response_that_contradicts_the_session_starts_a_new_one(response: PeerFetchResponse, problem: str) -> None:
+def test_a_response_that_contradicts_the_session_starts_a_new_one(response: KafkaFetchResponse, problem: str) -> None:
     session = opened(wanted(0, 0), wanted(0, 1))
     session.request()
     with pytest.raises(FetchResponseError, match=problem):
@@ -248,7 +248,7 @@ def test_a_full_response_must_have_every_partition(count: int) -> None:
     session.set(wanted(0, 1))
     request = session.request()
     with pytest.raises(FetchResponseError, match=f"{count} partitions, not the 2"):
-        session.take(PeerFetchResponse(partitions=tuple(found(one) for one in request.partitions[:count])))
+        session.take(KafkaFetchResponse(partitions=tuple(found(one) for one in request.partitions[:count])))
 
 
 def test_a_negative_session_id_is_refused() -> None:
@@ -256,7 +256,7 @@ def test_a_negative_session_id_is_refused() -> None:
     session.set(wanted(0, 0))
     session.request()
     with pytest.raises(FetchResponseError, match="id -3"):
-        session.take(PeerFetchResponse(partitions=(found(wanted(0, 0)),), session_id=-3))
+        session.take(KafkaFetchResponse(partitions=(found(wanted(0, 0)),), session_id=-3))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_negative_session_id_is_refused() -> None:
 def test_an_error_of_the_session_starts_a_new_one(error: ErrorCode, session_id: int) -> None:
     session = opened(wanted(0, 0))
     session.request()
-    assert session.take(PeerFetchResponse(partitions=(), error=error)) == []
+    assert session.take(KafkaFetchResponse(partitions=(), error=error)) == []
     again = session.request()
     assert (again.session_id, again.session_epoch, len(again.partitions)) == (session_id, 0, 1)
 
@@ -280,7 +280,7 @@ def test_a_response_for_a_partition_changed_meanwhile_is_dropped() -> None:
     session.request()
     session.set(wanted(0, 0, offset=9))
     session.remove(session.key_of(wanted(0, 1)))
-    answer = PeerFetchResponse(partitions=(found(wanted(0, 0)), found(wanted(0, 1))), session_id=7)
+    answer = KafkaFetchResponse(partitions=(found(wanted(0, 0)), found(wanted(0, 1))), session_id=7)
     assert session.take(answer) == []
     assert session.request().partitions == (wanted(0, 0, offset=9),)
 

@@ -14,7 +14,7 @@ from warmlog.broker.replication.peers.peer import PeerCluster, open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.api import Call
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, KafkaFetchResponse, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchedPartition, KafkaFetchPartition, KafkaFetchResponse
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.request import DeleteTopicsRequest
 from warmlog.protocol.response import FetchedPartition
@@ -74,7 +74,7 @@ async def test_an_offset_out_of_range_is_for_the_replica_to_decide(broker: Runni
     await native.produce("orders", batch(b"a", b"b"))
     copy = Copy("orders", await topic_id(broker, "orders"), offset=99)
 
-    def truncate_fully(found: PeerFetchedPartition) -> Step:
+    def truncate_fully(found: KafkaFetchedPartition) -> Step:
         if found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
             copy.offset = 0
         return Step.GO_ON

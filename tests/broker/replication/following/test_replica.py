@@ -27,7 +27,7 @@ from warmlog.broker.replication.following.replica import BATCHES_PER_PIECE, Part
 from warmlog.broker.replication.peers.peer import open_cluster
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
-from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchPartition, PeerFetchedPartition
+from warmlog.protocol.kafka.messages.records.fetch import KafkaFetchedPartition, KafkaFetchPartition
 from warmlog.protocol.records.batch import stamp
 from warmlog.protocol.records.compression import Codec, compress
 
@@ -55,13 +55,13 @@ class Watched:
     async def position(self, leader_epoch: int) -> KafkaFetchPartition | None:
         return await self._replica.position(leader_epoch)
 
-    def take_at_once(self, found: PeerFetchedPartition) -> KafkaFetchPartition | None:
+    def take_at_once(self, found: KafkaFetchedPartition) -> KafkaFetchPartition | None:
         position = self._replica.take_at_once(found)
         if position is not None:
             self._tell()
         return position
 
-    async def take(self, found: PeerFetchedPartition) -> Step:
+    async def take(self, found: KafkaFetchedPartition) -> Step:
         step = await self._replica.take(found)
         self._tell()
         return step
@@ -262,8 +262,8 @@ async def alone(root: Path) -> AsyncIterator[tuple[Here, PartitionReplica]]:
             here.directory.close()
 
 
-def fetched(data: bytes = b"", **how: object) -> PeerFetchedPartition:
-    return PeerFetchedPartition(topic="orders", partition=0, records=memoryview(data), **how)  # type: ignore[arg-type]
+def fetched(data: bytes = b"", **how: object) -> KafkaFetchedPartition:
+    return KafkaFetchedPartition(topic="orders", partition=0, records=memoryview(data), **how)  # type: ignore[arg-type]
 
 
 def at(offset: int, data: bytes) -> bytes:
@@ -338,7 +338,7 @@ async def test_other_tasks_run_while_many_batches_are_taken(tmp_path: Path) -> N
                     turns += 1
 
             nursery.start_soon(take_turns)
-            found = PeerFetchedPartition(topic="orders", partition=0, high_watermark=1000, records=memoryview(records))
+            found = KafkaFetchedPartition(topic="orders", partition=0, high_watermark=1000, records=memoryview(records))
             assert await replica.take(found) is Step.GO_ON
             assert turns >= 10
             assert here.log.offsets.log_end_offset == 10 * BATCHES_PER_PIECE
