@@ -259,35 +259,35 @@ def _consumer(member: DescribedMember) -> ConsumerGroupMember:
     return replace(_member(member), topics=topics_of(member.metadata), partitions=partitions_of(member.assignment))
 
 
+def _partitions(assignment: modern.DescribedAssignment) -> tuple[PartitionEntry, ...]:
+    return tuple(
+        [
+            PartitionEntry(topic=each.topic, partition=index)
+            for each in assignment.partitions
+            for index in each.partitions
+        ]
+    )
+
+
 def _modern_member(member: modern.DescribedConsumer) -> ConsumerGroupMember:
     topics = (*member.topics, member.regex) if member.regex else member.topics
-    partitions = [
-        PartitionEntry(topic=each.topic, partition=index)
-        for each in member.assignment.partitions
-        for index in each.partitions
-    ]
     return ConsumerGroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
         topics=topics,
-        partitions=tuple(partitions),
+        partitions=_partitions(member.assignment),
     )
 
 
 def _share_member(member: share.DescribedShareMember) -> ConsumerGroupMember:
-    partitions = [
-        PartitionEntry(topic=each.topic, partition=index)
-        for each in member.assignment.partitions
-        for index in each.partitions
-    ]
     return ConsumerGroupMember(
         member_id=member.member_id,
         client_id=member.client_id,
         client_host=member.client_host,
         topics=member.topics,
-        partitions=tuple(partitions),
+        partitions=_partitions(member.assignment),
     )
 
 

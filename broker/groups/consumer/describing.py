@@ -3,17 +3,13 @@
 Source: Kafka's ConsumerGroup.asDescribedGroup, ConsumerGroupMember.asConsumerGroupDescribeMember.
 """
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
 from warmlog.broker.groups.consumer.stored.group import StoredGroup
 from warmlog.broker.groups.modern.assignment import Topics
+from warmlog.broker.groups.modern.describing import described_assignment
 from warmlog.protocol.groups import ConsumerGroupState
-from warmlog.protocol.kafka.messages.groups.consumer import (
-    DescribedAssignment,
-    DescribedConsumer,
-    DescribedConsumerGroup,
-    NamedPartitions,
-)
+from warmlog.protocol.kafka.messages.groups.consumer import DescribedConsumer, DescribedConsumerGroup
 
 CLASSIC_PROTOCOL, CONSUMER_PROTOCOL = 0, 1
 
@@ -51,17 +47,7 @@ def _member(group: StoredGroup, member_id: str, topics: Topics) -> DescribedCons
         client_host=metadata.client_host,
         topics=metadata.topics,
         regex=metadata.regex,
-        assignment=_named(current.assigned, topics),
-        target=_named(group.target(member_id).partitions, topics),
+        assignment=described_assignment(current.assigned, topics),
+        target=described_assignment(group.target(member_id).partitions, topics),
         type=CONSUMER_PROTOCOL if metadata.classic is None else CLASSIC_PROTOCOL,
-    )
-
-
-def _named(partitions: Mapping[bytes, Collection[int]], topics: Topics) -> DescribedAssignment:
-    return DescribedAssignment(
-        partitions=tuple(
-            NamedPartitions(topic_id=topic_id, topic=topic.name, partitions=tuple(sorted(numbers)))
-            for topic_id, numbers in sorted(partitions.items())
-            if (topic := topics.identified(topic_id)) is not None
-        )
     )

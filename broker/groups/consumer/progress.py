@@ -20,8 +20,8 @@ from warmlog.broker.groups.consumer.resolution import Resolution
 from warmlog.broker.groups.consumer.stored.group import DELETION, StoredGroup
 from warmlog.broker.groups.consumer.stored.holding import Current
 from warmlog.broker.groups.consumer.target import assigned, computation
-from warmlog.broker.groups.modern.assignment import Assignment
-from warmlog.broker.groups.modern.progress import ModernProgress
+from warmlog.broker.groups.modern.assignment import Assignment, Topics
+from warmlog.broker.groups.modern.progress import REMOVED_PER_STORE, ModernProgress
 from warmlog.broker.groups.modern.refusals import RefusedError
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ConsumerGroupState
@@ -34,21 +34,21 @@ from warmlog.protocol.kafka.consumer_group_records import (
 )
 
 RETRY_MS = 1000  # retry of deadlines that pass while the group is being replaced
-REMOVED_PER_STORE = 100  # members per step; each is three records
 
 
-class Progress(ModernProgress[Assign, Heartbeat]):
+class Progress(ModernProgress[Assign, Heartbeat, ConsumerGroupState, ConsumerLimits]):
     """The unfinished changes of one group, and the requests that wait for them."""
 
+    sessions: Sessions
+
     def __init__(self, group: StoredGroup, limits: ConsumerLimits, now: Instant) -> None:
-        """Begin with a group without members. `limits` may be replaced."""
-        super().__init__(group, DELETION, now)
-        self.limits = limits
-        self.sessions = Sessions(group)
+        """Begin with a group without members."""
+        super().__init__(
+            group, DELETION, limits=limits, sessions=Sessions(group), initial=ConsumerGroupState.EMPTY, now=now
+        )
         self.resolution = Resolution(group.subscriptions)
         self.changes = Changes(group, self.journal)
         self._group = group
-        self._last_state = ConsumerGroupState.EMPTY
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -145,26 +145,23 @@ class Progress(ModernProgress[Assign, Heartbeat]):
 
     # -- outcomes of effects --
 
-    def loaded(self, now: Instant) -> None:
+    def loaded(self, topics: Topics, now: Instant) -> None:
         """Begin to serve a group whose records were applied."""
+        self.changes.topics = topics
         orphans = self._group.orphans()
         for start in range(0, len(orphans), REMOVED_PER_STORE):  # they have no session that could end
             self.changes.remove(orphans[start : start + REMOVED_PER_STORE])
             self.journal.commit()
         self._group.reindex()
         self.note_state(now)
+        self._match_sessions(now)
+
+    def _match_sessions(self, now: Instant) -> None:
         self.sessions.match(self.limits.session_timeout_ms, now)
 
-    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
-        if self.is_dead:
-            return
-        if self.journal.stored(ticket, error):
-            self.resolution.has_new_topics = True
-            self.changes.topics_changed = True
-            self.undone(error)
-            self.sessions.match(self.limits.session_timeout_ms, now)
-        self.note_state(now)
+    def _reverted(self) -> None:
+        self.resolution.has_new_topics = True
+        self.changes.topics_changed = True
 
     def _targets(
         self, running: Assign, assignments: Mapping[str, Assignment]
@@ -207,11 +204,3 @@ class Progress(ModernProgress[Assign, Heartbeat]):
         subscriptions = self._group.subscriptions
         self.resolution.has_new_topics |= subscriptions.has_regexes
         self.changes.topics_changed |= subscriptions.topics.forget(names)
-
-    # -- the end --
-
-    def close(self, error: ErrorCode, now: Instant) -> None:
-        """Stop: answer all waiting clients with an error."""
-        self.stop(error)
-        self.sessions.clear()
-        self.note_state(now)

@@ -14,14 +14,13 @@ Invariants:
 Source: Kafka's GroupMetadataManager (4.4: consumerGroupHeartbeat, consumerGroupLeave, consumerGroupFenceMembers).
 """
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 
 from warmlog.broker.groups.automaton import Answer, Client, Instant, Waiter
 from warmlog.broker.groups.consumer import commits
 from warmlog.broker.groups.consumer.commits import CommitVerdict
 from warmlog.broker.groups.consumer.describing import described
-from warmlog.broker.groups.consumer.effects import ClassicMember, Effect, Row
+from warmlog.broker.groups.consumer.effects import ClassicMember, Effect
 from warmlog.broker.groups.consumer.limits import ConsumerLimits
 from warmlog.broker.groups.consumer.members import classic, downgrading
 from warmlog.broker.groups.consumer.members.declarations import joined, left_for_restart, updated
@@ -34,7 +33,8 @@ from warmlog.broker.groups.consumer.requests import (
     refusal,
 )
 from warmlog.broker.groups.consumer.stored.group import StoredGroup
-from warmlog.broker.groups.modern.assignment import Assignment, Topics
+from warmlog.broker.groups.modern.assignment import Topics
+from warmlog.broker.groups.modern.group import ModernGroup
 from warmlog.broker.groups.modern.refusals import JOIN, LEAVE, RefusedError, unknown_member
 from warmlog.broker.groups.modern.static_members import LEAVE_FOR_RESTART, check_instance
 from warmlog.protocol.errors import ErrorCode
@@ -52,43 +52,33 @@ from warmlog.protocol.groups import (
 )
 from warmlog.protocol.kafka.consumer_group_records import (
     ConsumerGroupKey,
-    ConsumerGroupValue,
     CurrentKey,
     MemberMetadata,
     encode_key,
 )
-from warmlog.protocol.kafka.group_records import NO_TIME
 from warmlog.protocol.kafka.messages.groups.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
 
-MAX_LOGGED = 200  # characters of a group's name
 
-
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerLimits, ConsumerGroupState, MemberMetadata, Effect]):
     """One group. Not thread-safe: all calls come from the event loop."""
+
+    type = GroupType.CONSUMER
+    protocol_type = CONSUMER_PROTOCOL_TYPE
+    encode_key = staticmethod(encode_key)
+    _group: StoredGroup
+    _progress: Progress
 
     def __init__(self, group_id: str, limits: ConsumerLimits, now: Instant) -> None:
         """Create a group without members."""
-        self.group_id = group_id
-        self.owner = ""  # the holder that its memory counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # bytes counted by `Holdings`, by holder
-        self.replaced: list[tuple[bytes, None]] = []  # tombstones of another kind of group, for the next record
+        group = StoredGroup(group_id)
+        super().__init__(group, Progress(group, limits, now))
         self.sees: Callable[[str], bool] | None = None  # whether the last member may see a topic; None: it may see all
-        self._group = StoredGroup(group_id)
-        self._progress = Progress(self._group, limits, now)
-        self._journal = self._progress.journal
         self._sessions = self._progress.sessions
         self._changes = self._progress.changes
-
-    def __str__(self) -> str:
-        return f"group {self.group_id[:MAX_LOGGED]!r}"
-
-    def take_effects(self) -> list[Effect]:
-        """Return the effects since the last call, in the order in which to carry them out."""
-        return self._journal.take()
 
     def abandon(self) -> list[ConsumerGroupKey]:
         """Drop pending stores of a group that could not be stored; return the keys that may be in the log."""
@@ -98,96 +88,9 @@ class ConsumerGroup:
         """Count a member's memory for this holder from now on."""
         self._group.set_holder(member_id, holder)
 
-    @property
-    def limits(self) -> ConsumerLimits:
-        """The settings of the group."""
-        return self._progress.limits
-
-    @limits.setter
-    def limits(self, limits: ConsumerLimits) -> None:
-        self._progress.limits = limits
-
-    @property
-    def state(self) -> ConsumerGroupState:
-        """The state, as Kafka's tools report it."""
-        return self._progress.state
-
-    @property
-    def state_since_ms(self) -> int:
-        """When the state was entered, in ms since the epoch."""
-        return self._progress.state_since_ms
-
-    @property
-    def epoch(self) -> int:
-        """The group's epoch, which rises when subscriptions or topics change."""
-        return self._group.epoch.epoch
-
-    @property
-    def assignment_epoch(self) -> int:
-        """The epoch for which the target assignment was computed."""
-        return self._group.target_epoch.epoch
-
-    @property
-    def members(self) -> Mapping[str, MemberMetadata]:
-        """The members by id, in the order of joining."""
-        return self._group.metadata
-
-    @property
-    def held(self) -> Counter[str]:
-        """The bytes of members, by holder."""
-        return self._group.memory.held
-
-    @property
-    def has_pending_members(self) -> bool:
-        """Whether a member id was assigned and not used yet: never, as a heartbeat with an id joins immediately."""
-        return False
-
-    @property
-    def wake_at_s(self) -> float:
-        """The latest time to call `expire`, on the event loop's clock."""
-        return self._sessions.wake_at_s
-
-    @property
-    def type(self) -> GroupType:
-        """The type of the group, as ListGroups reports it."""
-        return GroupType.CONSUMER
-
-    @property
-    def protocol_type(self) -> str:
-        """The type of its members' protocols."""
-        return CONSUMER_PROTOCOL_TYPE
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no members."""
-        return self.state is ConsumerGroupState.EMPTY
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the group is no longer served."""
-        return self._progress.is_dead
-
-    @property
-    def may_lose_offsets(self) -> bool:
-        """Whether offsets of topics without a subscription may be deleted."""
-        return True
-
-    @property
-    def offsets_expire_since_ms(self) -> int:
-        """The start of the offsets' retention: the time of each commit (NO_TIME)."""
-        return NO_TIME
-
     def is_subscribed(self, topic: str) -> bool:
         """Return whether a member subscribes to a topic, by name or by a regular expression."""
         return topic in self._group.subscriptions
-
-    def rows(self) -> list[Row]:
-        """Return the records that describe the group."""
-        return list(self._group.rows())
-
-    def tombstones(self) -> list[tuple[bytes, None]]:
-        """Return the encoded records that delete the group."""
-        return [(encode_key(key), None) for key in self._group.record_keys()]
 
     def described(self, topics: Topics) -> Generator[None, None, DescribedConsumerGroup]:
         """Describe the group and its members."""
@@ -251,10 +154,6 @@ class ConsumerGroup:
         else:
             self._progress.remove([member_id], now, Answer(waiter, response))
 
-    def expire(self, now: Instant) -> None:
-        """Remove members whose session has ended or that were too slow in a rebalance."""
-        self._progress.expire(now)
-
     # -- members of the classic protocol --
 
     def upgrade(self, generation: int, members: Mapping[str, ClassicMember], topics: Topics, now: Instant) -> None:
@@ -265,7 +164,7 @@ class ConsumerGroup:
     @property
     def is_stored(self) -> bool:
         """Whether a change is stored or being stored."""
-        return self._group.has_epoch_record and not self._journal.row_count
+        return super().is_stored and not self._journal.row_count
 
     def join(self, request: JoinGroupRequest, client: Client, waiter: Waiter, topics: Topics, now: Instant) -> None:
         """Handle a JoinGroup."""
@@ -320,28 +219,6 @@ class ConsumerGroup:
 
     # -- outcomes of effects --
 
-    def apply(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
-        """Apply a loaded record. Raises TypeError if the value is not of the key's type."""
-        self._group.apply(key, value)
-
-    def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records were applied: each member has a session timeout to send a heartbeat."""
-        self._changes.topics = topics
-        self._progress.loaded(now)
-
-    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
-        self._progress.stored(ticket, error, now)
-
-    def assigned(
-        self, epoch: int, assignments: Mapping[str, Assignment] | None, now: Instant
-    ) -> Generator[None, None, None]:
-        """Store the target assignment computed for an epoch; None if that failed.
-
-        Yields between pieces of at most 100 records, so that effects are taken and other tasks run.
-        """
-        return self._progress.assigned(epoch, assignments, now)
-
     def resolved(self, results: Mapping[str, tuple[str, ...]], version: int, now: Instant) -> None:
         """Store the topics that regular expressions match, sorted, at a version of the metadata; empty if that failed.
 
@@ -368,13 +245,3 @@ class ConsumerGroup:
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Return NONE, or why a member may not fetch committed offsets. None and -1: a client outside the group."""
         return commits.check_fetch(self._group, member_id, epoch)
-
-    # -- waiting clients --
-
-    def forget_waiter(self, waiter: Waiter, now: Instant) -> None:  # noqa: ARG002
-        """Drop the pending answer to a client that has disconnected. Its member stays."""
-        self._progress.forget_waiter(waiter)
-
-    def close(self, error: ErrorCode, now: Instant) -> None:
-        """Stop: answer all waiting clients with an error."""
-        self._progress.close(error, now)

@@ -7,10 +7,11 @@ Source: Kafka's GroupMetadataManager (maybeUpdateTargetAssignment).
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from warmlog.broker.groups.automaton import Answer, Instant, Waiter
+from warmlog.broker.groups.modern.assignment import Topics
 from warmlog.broker.groups.modern.journal import Journal, Records
 from warmlog.broker.groups.modern.pace import Pace
 from warmlog.broker.groups.modern.refusals import RefusedError, unknown_member
@@ -20,6 +21,7 @@ from warmlog.protocol.kafka.consumer_group_records import TargetEpoch
 
 ROWS_PER_STORE = 100
 UNITS_PER_STEP = 1000  # units of work on assignments between two yields
+REMOVED_PER_STORE = 100  # members per step; each is three records
 
 
 class Waiting(Protocol):
@@ -42,26 +44,51 @@ class Group(Records[Any, Any], Epochs, Protocol):
         """The group's name."""
 
 
+class Deadlines(Protocol):
+    """The times at which members are removed."""
+
+    wake_at_s: float
+
+    def due(self, now: Instant) -> list[str]:
+        """Remove and return members whose time has come."""
+
+    def clear(self) -> None:
+        """Drop all deadlines."""
+
+
 A = TypeVar("A", bound=Computed)
 H = TypeVar("H", bound=Waiting)
+S = TypeVar("S")  # the state of a group
+L = TypeVar("L")  # its settings
 
 
-class ModernProgress(ABC, Generic[A, H]):
+class ModernProgress(ABC, Generic[A, H, S, L]):
     """The unfinished changes of one group, and the heartbeats that wait for them."""
 
-    def __init__(self, group: Group, deletion: Sequence[type[Any]], now: Instant) -> None:
-        """Begin with a group without members. `deletion`: as for `Journal`."""
+    def __init__(
+        self,
+        group: Group,
+        deletion: Sequence[type[Any]],
+        *,
+        limits: L,
+        sessions: Deadlines,
+        initial: S,
+        now: Instant,
+    ) -> None:
+        """Begin with a group without members, in its initial state. `deletion`: as for `Journal`."""
+        self.limits = limits  # may be replaced
+        self.sessions = sessions
         self.state_since_ms = now.wall_ms
         self.journal: Journal[Any, Any] = Journal(group, deletion)
         self.is_dead = False
         self.parked: deque[H] = deque()  # until the target has been computed
         self.target: TargetComputation[A] = TargetComputation(group)
         self._of = group
-        self._last_state: Any = None
+        self._last_state = initial
 
     @property
     @abstractmethod
-    def state(self) -> Any:
+    def state(self) -> S:
         """The state, as Kafka's tools report it."""
 
     @abstractmethod
@@ -83,6 +110,26 @@ class ModernProgress(ABC, Generic[A, H]):
     def _refusal(self, heartbeat: H, refused: RefusedError) -> Answer:
         """Return the answer that refuses a heartbeat."""
 
+    @abstractmethod
+    def remove(self, member_ids: Collection[str], now: Instant, *answers: Answer) -> None:
+        """Remove members, and answer once that is stored."""
+
+    @abstractmethod
+    def loaded(self, topics: Topics, now: Instant) -> None:
+        """Begin to serve a group whose records were applied."""
+
+    @abstractmethod
+    def _match_sessions(self, now: Instant) -> None:
+        """Set the deadlines of members that follow from the stored state."""
+
+    def _reverted(self) -> None:  # not all kinds have more to do
+        """Expect other topics, because changes were undone."""
+
+    @property
+    def wake_at_s(self) -> float:
+        """The latest time to call `expire`, on the event loop's clock."""
+        return self.sessions.wake_at_s
+
     def note_state(self, now: Instant) -> None:
         """Record since when the group has been in its state."""
         state = self.state
@@ -100,11 +147,23 @@ class ModernProgress(ABC, Generic[A, H]):
         self.target.begin(computed)
         self.journal.emit(computed)
 
-    def undone(self, error: ErrorCode) -> None:
-        """Discard the running computation, because changes that it is based on could not be stored."""
-        if self.target.is_running:
-            self.target.invalidate()
-            self.fail_parked(error)
+    def expire(self, now: Instant) -> None:
+        """Remove members whose time has come."""
+        member_ids = [member_id for member_id in self.sessions.due(now) if member_id in self._of.metadata]
+        for start in range(0, len(member_ids), REMOVED_PER_STORE):
+            self.remove(member_ids[start : start + REMOVED_PER_STORE], now)
+
+    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
+        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
+        if self.is_dead:
+            return
+        if self.journal.stored(ticket, error):
+            self._reverted()
+            if self.target.is_running:  # based on changes that could not be stored
+                self.target.invalidate()
+                self.fail_parked(error)
+            self._match_sessions(now)
+        self.note_state(now)
 
     def assigned(self, epoch: int, assignments: Mapping[str, Any] | None, now: Instant) -> Generator[None, None, None]:
         """Store the target assignment computed for an epoch; None if that failed.
@@ -160,8 +219,10 @@ class ModernProgress(ABC, Generic[A, H]):
             refused = RefusedError(error, "The group has changed. Send the request again.")
             self.journal.emit(self._refusal(heartbeat, refused))
 
-    def stop(self, error: ErrorCode) -> None:
-        """Answer all waiting clients with an error."""
+    def close(self, error: ErrorCode, now: Instant) -> None:
+        """Stop: answer all waiting clients with an error."""
         self.is_dead = True
         self.journal.fail(error)
         self.fail_parked(error)
+        self.sessions.clear()
+        self.note_state(now)

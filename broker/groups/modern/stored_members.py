@@ -1,4 +1,4 @@
-"""The stored members of one group, with indexes.
+"""The stored state of one group, with indexes. Only records change it, so loading and deciding agree.
 
 Records may come in the order in which compaction leaves them: records of a member are kept before its declaration is
 known.
@@ -6,45 +6,112 @@ known.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from warmlog.broker.groups.modern.member_memory import MemberMemory
+from warmlog.broker.groups.modern.target import FIRST_TARGET
+from warmlog.protocol.kafka.consumer_group_records import GroupEpoch, TargetEpoch
+from warmlog.protocol.kafka.streams_group_records import StreamsGroupEpoch
 
-M = TypeVar("M")  # a member's declaration
-C = TypeVar("C")  # a member's current assignment
-T = TypeVar("T")  # a member's target
+
+class Declared(Protocol):
+    """A member's declaration."""
+
+    @property
+    def client_host(self) -> str:
+        """The address of the member."""
 
 
-class StoredMembers(ABC, Generic[M, C, T]):
-    """Members by id. Subclasses read records, and define a member's size and state."""
+class Recorded(Protocol):
+    """What was read from a record."""
 
-    def __init__(self, group_id: str, joined: C, no_target: T) -> None:
-        """Begin without members. `joined`, `no_target`: current assignment and target of a member without records."""
+    @property
+    def value(self) -> Any:
+        """The record's value."""
+
+
+class KeyKinds(NamedTuple):
+    """The keys of the records that all kinds of groups have, of the group's or of a member's id."""
+
+    epoch: Callable[[str], Any]
+    target_epoch: Callable[[str], Any]
+    member: Callable[[str, str], Any]
+    target: Callable[[str, str], Any]
+    current: Callable[[str, str], Any]
+
+
+M = TypeVar("M", bound=Declared)
+C = TypeVar("C", bound=Recorded)  # a member's current assignment
+T = TypeVar("T", bound=Recorded)  # a member's target
+E = TypeVar("E", bound=GroupEpoch | StreamsGroupEpoch)  # the group's epoch, and what it stands for
+
+
+class StoredMembers(ABC, Generic[M, C, T, E]):
+    """The epochs and members. Subclasses read records, and define a member's size and state."""
+
+    keys: ClassVar[KeyKinds]
+
+    def __init__(self, group_id: str, first: E, joined: C, no_target: T) -> None:
+        """Begin without records. `first`, `joined`, `no_target`: epoch, current assignment and target without them."""
         self.group_id = group_id
         self.metadata: dict[str, M] = {}  # by member id, in the order of joining
         self.currents: dict[str, C] = {}
         self.targets: dict[str, T] = {}
         self.static: dict[str, str] = {}  # instance id to member id
         self.memory = MemberMemory()
+        self._first = first
         self._joined = joined
         self._no_target = no_target
+        self._epoch: E | None = None
+        self._target_epoch: TargetEpoch | None = None
         self._stable: Counter[int] = Counter()  # number of members that have their targets, by epoch
+
+    @abstractmethod
+    def apply(self, key: Any, value: Any) -> Any:
+        """Set, or with None delete, the value of a key. Returns the previous value.
+
+        Raises TypeError if the value is not of the key's type.
+        """
+
+    @abstractmethod
+    def _last_keys(self) -> Iterable[Any]:
+        """Return the keys of further records and of the epoch, in an order in which Kafka can read their tombstones."""
 
     @abstractmethod
     def _size(self, member_id: str, metadata: M) -> int:
         """Estimate the bytes that a member holds."""
 
-    @abstractmethod
-    def _host(self, metadata: M) -> str:
-        """Return the address of a member."""
+    def _stable_epoch(self, current: C) -> int | None:  # noqa: ARG002
+        """Return the epoch in which a member has its whole target; None if it does not have it, or by default."""
+        return None
 
-    @abstractmethod
-    def _instance(self, metadata: M) -> str | None:
-        """Return the instance id of a static member."""
+    def _instance(self, metadata: M) -> str | None:  # noqa: ARG002
+        """Return the instance id of a static member, which a kind of group may not have."""
+        return None
 
-    @abstractmethod
-    def _stable_epoch(self, current: C) -> int | None:
-        """Return the epoch in which a member has its whole target; None if it does not have it."""
+    def _first_rows(self) -> Iterable[tuple[Any, Any]]:
+        """Return further records that come before those of members."""
+        return ()
+
+    def _last_rows(self) -> Iterable[tuple[Any, Any]]:
+        """Return further records that come after those of members."""
+        return ()
+
+    @property
+    def epoch(self) -> E:
+        """The group's epoch, and the metadata that it stands for."""
+        return self._epoch or self._first
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the group exists by a stored record."""
+        return self._epoch is not None
+
+    @property
+    def target_epoch(self) -> TargetEpoch:
+        """The epoch of the target assignment, and the time of its computation."""
+        return self._target_epoch or FIRST_TARGET
 
     def current(self, member_id: str) -> C:
         """Return a member's current assignment; an empty one in epoch 0 if there is no record."""
@@ -71,6 +138,33 @@ class StoredMembers(ABC, Generic[M, C, T]):
             self._leave(member_id)
             self.memory.set_holder(member_id, holder)
             self._enter(member_id)
+
+    def rows(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the records that describe the group."""
+        group, keys = self.group_id, self.keys
+        if self._epoch is not None:
+            yield keys.epoch(group), self._epoch
+        yield from self._first_rows()
+        for member_id, metadata in self.metadata.items():
+            yield keys.member(group, member_id), metadata
+        if self._target_epoch is not None:
+            yield keys.target_epoch(group), self._target_epoch
+        for member_id, target in self.targets.items():
+            yield keys.target(group, member_id), target.value
+        for member_id, current in self.currents.items():
+            yield keys.current(group, member_id), current.value
+        yield from self._last_rows()
+
+    def record_keys(self) -> list[Any]:
+        """Return the keys of all records that may exist, in an order in which Kafka can read their tombstones."""
+        group, keys = self.group_id, self.keys
+        return [
+            *[keys.current(group, member_id) for member_id in {**self.metadata, **self.currents}],
+            *[keys.target(group, member_id) for member_id in {**self.metadata, **self.targets}],
+            keys.target_epoch(group),
+            *[keys.member(group, member_id) for member_id in self.metadata],
+            *self._last_keys(),
+        ]
 
     def _set_metadata(self, member_id: str, value: M | None) -> M | None:
         before = self.metadata.get(member_id)
@@ -119,7 +213,7 @@ class StoredMembers(ABC, Generic[M, C, T]):
         metadata = self.metadata.get(member_id)
         if metadata is None:
             return
-        self.memory.add(member_id, self._host(metadata), change * self._size(member_id, metadata))
+        self.memory.add(member_id, metadata.client_host, change * self._size(member_id, metadata))
         epoch = self._stable_epoch(self.current(member_id)) if member_id in self.currents else None
         if epoch is not None:
             self._stable[epoch] += change

@@ -5,10 +5,10 @@ Source: Kafka's ShareGroup.asDescribedGroup, ShareGroupMember.asShareGroupDescri
 
 from collections.abc import Generator
 
-from warmlog.broker.groups.modern.assignment import Assignment, Topics
+from warmlog.broker.groups.modern.assignment import Topics
+from warmlog.broker.groups.modern.describing import described_assignment
 from warmlog.broker.groups.share.stored import StoredShareGroup
 from warmlog.protocol.groups import ShareGroupState
-from warmlog.protocol.kafka.messages.groups.consumer import DescribedAssignment, NamedPartitions
 from warmlog.protocol.kafka.messages.share.groups import DescribedShareGroup, DescribedShareMember
 
 ASSIGNOR = "simple"
@@ -45,14 +45,5 @@ def _member(group: StoredShareGroup, member_id: str, topics: Topics) -> Describe
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         topics=metadata.topics,
-        assignment=_named(current.assigned, topics),
+        assignment=described_assignment(current.assigned, topics),
     )
-
-
-def _named(assigned: Assignment, topics: Topics) -> DescribedAssignment:
-    partitions = [
-        NamedPartitions(topic_id=topic_id, topic=topic.name, partitions=tuple(sorted(numbers)))
-        for topic_id, numbers in sorted(assigned.items())
-        if (topic := topics.identified(topic_id)) is not None
-    ]
-    return DescribedAssignment(partitions=tuple(partitions))

@@ -18,7 +18,6 @@ from warmlog.broker.groups.share.limits import ShareLimits
 from warmlog.broker.groups.share.partition_states import Numbers
 from warmlog.broker.groups.share.requests import ShareHeartbeat, refusal
 from warmlog.broker.groups.share.stored import DELETION, STABLE, ShareCurrent, StoredShareGroup
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ShareGroupState
 from warmlog.protocol.kafka.consumer_group_records import GroupEpoch, TargetAssignment, TargetEpoch
 from warmlog.protocol.kafka.messages.share.groups import ShareGroupHeartbeatRequest
@@ -34,24 +33,23 @@ from warmlog.protocol.kafka.share_group_records import (
     ShareTargetKey,
 )
 
-REMOVED_PER_STORE = 100  # members per step; each is three records
 
-
-class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
+class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat, ShareGroupState, ShareLimits]):
     """The unfinished changes of one group, and the requests that wait for them."""
 
+    sessions: MemberSessions
+
     def __init__(self, group: StoredShareGroup, limits: ShareLimits, now: Instant) -> None:
-        """Begin with a group without members. `limits` may be replaced."""
-        super().__init__(group, DELETION, now)
-        self.limits = limits
-        self.sessions = MemberSessions()
+        """Begin with a group without members."""
+        super().__init__(
+            group, DELETION, limits=limits, sessions=MemberSessions(), initial=ShareGroupState.EMPTY, now=now
+        )
         self.initialization = Initialization(group)
         self.topics: Topics | None = None
         self._topics_changed = True  # whether topics may have changed since the group's epoch began
         self._checked_version = -1  # the group's revision when initialized and assigned partitions were last compared
         self._has_unassigned = False
         self._group = group
-        self._last_state = ShareGroupState.EMPTY
 
     @property
     def state(self) -> ShareGroupState:
@@ -193,30 +191,20 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         self.journal.commit(*answers)
         self.note_state(now)
 
-    def expire(self, now: Instant) -> None:
-        """Remove members whose session has ended."""
-        member_ids = [member_id for member_id in self.sessions.due(now) if member_id in self._group.metadata]
-        for start in range(0, len(member_ids), REMOVED_PER_STORE):
-            self.remove(member_ids[start : start + REMOVED_PER_STORE], now)
-
     # -- outcomes of effects --
 
     def loaded(self, topics: Topics, now: Instant) -> None:
         """Begin to serve a group whose records were applied."""
         self.topics = topics
         self.initialization.loaded(now)
-        self.sessions.match(self._group.metadata, self.limits.session_timeout_ms, now)
+        self._match_sessions(now)
         self.note_state(now)
 
-    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
-        if self.is_dead:
-            return
-        if self.journal.stored(ticket, error):
-            self._topics_changed = self.initialization.is_due = True
-            self.undone(error)
-            self.sessions.match(self._group.metadata, self.limits.session_timeout_ms, now)
-        self.note_state(now)
+    def _match_sessions(self, now: Instant) -> None:
+        self.sessions.match(self._group.metadata, self.limits.session_timeout_ms, now)
+
+    def _reverted(self) -> None:
+        self._topics_changed = self.initialization.is_due = True
 
     def _targets(
         self, _: AssignShared, assignments: Mapping[str, Assignment]
@@ -264,11 +252,3 @@ class ShareProgress(ModernProgress[AssignShared, ShareHeartbeat]):
         if gone and not self.is_dead:
             self.put_states(states.without(gone))
             self.journal.commit()
-
-    # -- the end --
-
-    def close(self, error: ErrorCode, now: Instant) -> None:
-        """Stop: answer all waiting clients with an error."""
-        self.stop(error)
-        self.sessions.clear()
-        self.note_state(now)

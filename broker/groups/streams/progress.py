@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from warmlog.broker.groups.automaton import NEVER, Answer, Instant
 from warmlog.broker.groups.modern.assignment import Topics
-from warmlog.broker.groups.modern.progress import ModernProgress
+from warmlog.broker.groups.modern.progress import REMOVED_PER_STORE, ModernProgress
 from warmlog.broker.groups.modern.refusals import RefusedError
 from warmlog.broker.groups.modern.sessions import MemberSessions
 from warmlog.broker.groups.modern.static_members import LEAVE_FOR_RESTART
@@ -49,22 +49,22 @@ from warmlog.protocol.kafka.streams_group_records import (
 )
 
 TASKS_PER_SUBTOPOLOGY = 5
-REMOVED_PER_STORE = 100  # members per step; each is three records
 NOT_VALIDATED = -1
 
 
-class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
+class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat, StreamsGroupState, StreamsLimits]):
     """The unfinished changes of one group, and the heartbeats that wait for them."""
 
+    sessions: MemberSessions
+
     def __init__(self, group: StoredStreamsGroup, limits: StreamsLimits, now: Instant) -> None:
-        """Begin with a group without members. `limits` may be replaced."""
-        super().__init__(group, DELETION, now)
-        self.limits = limits
-        self.sessions = MemberSessions()
+        """Begin with a group without members."""
+        super().__init__(
+            group, DELETION, limits=limits, sessions=MemberSessions(), initial=StreamsGroupState.EMPTY, now=now
+        )
         self.unstored = Unstored(group)
         self.topics: Topics | None = None
         self._group = group
-        self._last_state = StreamsGroupState.EMPTY
 
     @property
     def state(self) -> StreamsGroupState:
@@ -74,7 +74,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
     @property
     def wake_at_s(self) -> float:
         """The latest time to call `expire`."""
-        return min(self.sessions.wake_at_s, self.unstored.assigns_at_s)
+        return min(super().wake_at_s, self.unstored.assigns_at_s)
 
     # -- requests --
 
@@ -237,9 +237,7 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
 
     def expire(self, now: Instant) -> None:
         """Remove members whose session has ended or that did not give up tasks in time; end a delay."""
-        member_ids = [member_id for member_id in self.sessions.due(now) if member_id in self._group.metadata]
-        for start in range(0, len(member_ids), REMOVED_PER_STORE):
-            self.remove(member_ids[start : start + REMOVED_PER_STORE], now)
+        super().expire(now)
         if self.unstored.assigns_at_s <= now.loop_s:
             self.unstored.assigns_at_s = NEVER
             if self._group.metadata and self.unstored.configured is not None and self._is_assignment_due(now):
@@ -267,15 +265,6 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
             if is_unrevoked != self.sessions.is_revoking(member_id):
                 self._limit_revocation(member_id, current, now)
 
-    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
-        if self.is_dead:
-            return
-        if self.journal.stored(ticket, error):
-            self.undone(error)
-            self._match_sessions(now)
-        self.note_state(now)
-
     def _targets(
         self, running: AssignTasks, assignments: Mapping[str, Tasks]
     ) -> Iterator[tuple[StreamsTargetKey, StreamsTarget | None, int]]:
@@ -302,7 +291,5 @@ class StreamsProgress(ModernProgress[AssignTasks, StreamsHeartbeat]):
 
     def close(self, error: ErrorCode, now: Instant) -> None:
         """Stop: answer all waiting clients with an error."""
-        self.stop(error)
-        self.sessions.clear()
+        super().close(error, now)
         self.unstored.assigns_at_s = NEVER
-        self.note_state(now)

@@ -20,17 +20,18 @@ Source: Kafka's GroupMetadataManager (4.4: streamsGroupHeartbeat, streamsGroupLe
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable
 
 from warmlog.broker.groups.automaton import Answer, Client, Instant, Waiter
 from warmlog.broker.groups.modern.assignment import Topics
+from warmlog.broker.groups.modern.group import ModernGroup
 from warmlog.broker.groups.modern.member_memory import PARTITION_BYTES
 from warmlog.broker.groups.modern.refusals import LEAVE, RefusedError, unknown_member
 from warmlog.broker.groups.modern.static_members import LEAVE_FOR_RESTART, check_instance
 from warmlog.broker.groups.streams import commits
 from warmlog.broker.groups.streams.commits import StreamsCommitVerdict
 from warmlog.broker.groups.streams.describing import described
-from warmlog.broker.groups.streams.effects import Effect, Row
+from warmlog.broker.groups.streams.effects import Effect
 from warmlog.broker.groups.streams.limits import StreamsLimits
 from warmlog.broker.groups.streams.progress import StreamsProgress
 from warmlog.broker.groups.streams.requests import (
@@ -44,90 +45,33 @@ from warmlog.broker.groups.streams.requests import (
     updated,
 )
 from warmlog.broker.groups.streams.stored import StoredStreamsGroup
-from warmlog.broker.groups.streams.tasks import Tasks
 from warmlog.broker.groups.streams.topology.configured import ConfiguredTopology
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupType, StreamsGroupState
-from warmlog.protocol.kafka.group_records import NO_TIME
 from warmlog.protocol.kafka.messages.groups.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Topology,
 )
-from warmlog.protocol.kafka.messages.groups.streams_descriptions import (
-    DescribedStreamsGroup,
-)
-from warmlog.protocol.kafka.streams_group_records import (
-    StreamsGroupKey,
-    StreamsGroupValue,
-    StreamsMemberMetadata,
-    encode_streams_key,
-)
-
-PROTOCOL_TYPE = "streams"
-MAX_LOGGED = 200  # characters of a group's name
+from warmlog.protocol.kafka.messages.groups.streams_descriptions import DescribedStreamsGroup
+from warmlog.protocol.kafka.streams_group_records import StreamsMemberMetadata, encode_streams_key
 
 
-class StreamsGroup:
+class StreamsGroup(ModernGroup[StreamsLimits, StreamsGroupState, StreamsMemberMetadata, Effect]):
     """One group. Not thread-safe: all calls come from the event loop."""
+
+    type = GroupType.STREAMS
+    protocol_type = "streams"
+    encode_key = staticmethod(encode_streams_key)
+    _group: StoredStreamsGroup
+    _progress: StreamsProgress
 
     def __init__(self, group_id: str, limits: StreamsLimits, now: Instant) -> None:
         """Create a group without members."""
-        self.group_id = group_id
-        self.owner = ""  # the holder that its memory counts for (`Holdings`)
-        self.counted: Mapping[str, int] = {}  # bytes counted by `Holdings`, by holder
-        self.replaced: list[tuple[bytes, None]] = []  # tombstones of another kind of group, for the next record
-        self._group = StoredStreamsGroup(group_id)
-        self._progress = StreamsProgress(self._group, limits, now)
-        self._journal = self._progress.journal
+        group = StoredStreamsGroup(group_id)
+        super().__init__(group, StreamsProgress(group, limits, now))
         self._unstored = self._progress.unstored
         self._topics_changed = False  # whether topics may have changed since the topology was configured
-
-    def __str__(self) -> str:
-        return f"group {self.group_id[:MAX_LOGGED]!r}"
-
-    def take_effects(self) -> list[Effect]:
-        """Return the effects since the last call, in the order in which to carry them out."""
-        return self._journal.take()
-
-    @property
-    def limits(self) -> StreamsLimits:
-        """The settings of the group."""
-        return self._progress.limits
-
-    @limits.setter
-    def limits(self, limits: StreamsLimits) -> None:
-        self._progress.limits = limits
-
-    @property
-    def state(self) -> StreamsGroupState:
-        """The state, as Kafka's tools report it."""
-        return self._progress.state
-
-    @property
-    def state_since_ms(self) -> int:
-        """When the state was entered, in ms since the epoch."""
-        return self._progress.state_since_ms
-
-    @property
-    def epoch(self) -> int:
-        """The group's epoch, which rises when members, their declarations, topics or settings change."""
-        return self._group.epoch.epoch
-
-    @property
-    def assignment_epoch(self) -> int:
-        """The epoch for which the target assignment was computed."""
-        return self._group.target_epoch.epoch
-
-    @property
-    def members(self) -> Mapping[str, StreamsMemberMetadata]:
-        """The members by id, in the order of joining."""
-        return self._group.metadata
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether a record of the group is stored or being stored."""
-        return self._group.is_stored
 
     @property
     def held(self) -> Counter[str]:
@@ -138,58 +82,10 @@ class StreamsGroup:
             held[self.owner] += self._group.topology.size
         return held
 
-    @property
-    def has_pending_members(self) -> bool:
-        """Whether a member id was assigned and not used yet: never, as a heartbeat with an id joins immediately."""
-        return False
-
-    @property
-    def wake_at_s(self) -> float:
-        """The latest time to call `expire`, on the event loop's clock."""
-        return self._progress.wake_at_s
-
-    @property
-    def type(self) -> GroupType:
-        """The type of the group, as ListGroups reports it."""
-        return GroupType.STREAMS
-
-    @property
-    def protocol_type(self) -> str:
-        """The type of its members' protocol."""
-        return PROTOCOL_TYPE
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no members."""
-        return self.state is StreamsGroupState.EMPTY
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the group is no longer served."""
-        return self._progress.is_dead
-
-    @property
-    def may_lose_offsets(self) -> bool:
-        """Whether offsets of topics without a subscription may be deleted."""
-        return True
-
-    @property
-    def offsets_expire_since_ms(self) -> int:
-        """The start of the offsets' retention: the time of each commit (NO_TIME)."""
-        return NO_TIME
-
     def is_subscribed(self, topic: str) -> bool:
         """Return whether the tasks of a group with members read a topic."""
         topology = self._group.topology
         return topology is not None and not self.is_empty and topic in topology.readers
-
-    def rows(self) -> list[Row]:
-        """Return the records that describe the group."""
-        return list(self._group.rows())
-
-    def tombstones(self) -> list[tuple[bytes, None]]:
-        """Return the encoded records that delete the group."""
-        return [(encode_streams_key(key), None) for key in self._group.record_keys()]
 
     def described(self) -> Generator[None, None, DescribedStreamsGroup]:
         """Describe the group and its members."""
@@ -251,10 +147,6 @@ class StreamsGroup:
         self._topics_changed = False
         self._progress.accept(declared, fitted, client.holder, now)
 
-    def _check_served(self) -> None:
-        if self.is_dead:
-            raise RefusedError(ErrorCode.NOT_COORDINATOR, "The group is not served here any more.")
-
     def _declared(
         self, request: StreamsGroupHeartbeatRequest, client: Client, waiter: Waiter, *, version: int
     ) -> StreamsDeclaration:
@@ -283,33 +175,6 @@ class StreamsGroup:
         else:
             self._progress.remove([member_id], now, answer)
 
-    def expire(self, now: Instant) -> None:
-        """Remove members whose session has ended or that did not give up tasks in time; end a delay."""
-        self._progress.expire(now)
-
-    # -- outcomes of effects --
-
-    def apply(self, key: StreamsGroupKey, value: StreamsGroupValue | None) -> None:
-        """Apply a loaded record. Raises TypeError if the value is not of the key's type."""
-        self._group.apply(key, value)
-
-    def loaded(self, topics: Topics, now: Instant) -> None:
-        """Begin to serve a group whose records were applied: each member has a session timeout to send a heartbeat."""
-        self._progress.loaded(topics, now)
-
-    def stored(self, ticket: int, error: ErrorCode, now: Instant) -> None:
-        """Handle the outcome of a `StoreRows`: answer waiting requests, or undo its changes and all later ones."""
-        self._progress.stored(ticket, error, now)
-
-    def assigned(
-        self, epoch: int, assignments: Mapping[str, Tasks] | None, now: Instant
-    ) -> Generator[None, None, None]:
-        """Store the target assignment computed for an epoch; None if that failed.
-
-        Yields between pieces of at most 100 records, so that effects are taken and other tasks run.
-        """
-        return self._progress.assigned(epoch, assignments, now)
-
     # -- offsets --
 
     def check_commit(
@@ -325,13 +190,3 @@ class StreamsGroup:
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Check a fetch of committed offsets. None and -1: a client without membership."""
         return commits.check_fetch(self._group, member_id, epoch)
-
-    # -- waiting clients --
-
-    def forget_waiter(self, waiter: Waiter, now: Instant) -> None:  # noqa: ARG002
-        """Drop the pending answer to a client that has disconnected. Its member stays."""
-        self._progress.forget_waiter(waiter)
-
-    def close(self, error: ErrorCode, now: Instant) -> None:
-        """Stop: answer all waiting clients with an error."""
-        self._progress.close(error, now)

@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from warmlog.broker.groups.modern.member_memory import MEMBER_BYTES, NAME_BYTES, PARTITION_BYTES, TOPIC_BYTES
-from warmlog.broker.groups.modern.stored_members import StoredMembers
+from warmlog.broker.groups.modern.stored_members import KeyKinds, StoredMembers
 from warmlog.broker.groups.modern.subscribed_topics import SubscribedTopics
-from warmlog.broker.groups.modern.target import FIRST_TARGET
 from warmlog.broker.groups.streams.effects import Row
 from warmlog.broker.groups.streams.holding import JOINED, NO_TARGET, CurrentTasks, Holding, TargetTasks
 from warmlog.broker.groups.streams.topology.configured import required_topics
@@ -68,36 +67,21 @@ class StoredTopology(NamedTuple):
         return cls(value, readers, topology_size(value))
 
 
-class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, TargetTasks]):
+class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, TargetTasks, StreamsGroupEpoch]):
     """The state described by a group's records."""
+
+    keys = KeyKinds(StreamsEpochKey, StreamsTargetEpochKey, StreamsMemberKey, StreamsTargetKey, StreamsCurrentKey)
 
     def __init__(self, group_id: str) -> None:
         """Start without records."""
-        super().__init__(group_id, JOINED, NO_TARGET)
+        super().__init__(group_id, FIRST, JOINED, NO_TARGET)
         self.topology: StoredTopology | None = None
         self.topics = SubscribedTopics()  # topics of the topology
-        self._epoch: StreamsGroupEpoch | None = None
-        self._target_epoch: TargetEpoch | None = None
         self._active: dict[str, dict[int, str]] = {}  # by subtopology and partition, the member that has the task
         self._standby: dict[str, dict[int, frozenset[str]]] = {}
         self._warmup: dict[str, dict[int, frozenset[str]]] = {}
 
     # -- queries --
-
-    @property
-    def epoch(self) -> StreamsGroupEpoch:
-        """The group's epoch, and the metadata and settings that it stands for."""
-        return self._epoch or FIRST
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the group exists by a stored record."""
-        return self._epoch is not None
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        """The epoch of the target assignment, and the time of its computation."""
-        return self._target_epoch or FIRST_TARGET
 
     @property
     def state(self) -> StreamsGroupState:
@@ -128,32 +112,11 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
         metadata = self.metadata.get(member_id)
         return None if metadata is None else metadata.process_id
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the records that describe the group."""
-        group = self.group_id
-        if self._epoch is not None:
-            yield StreamsEpochKey(group), self._epoch
-        if self.topology is not None:
-            yield TopologyKey(group), self.topology.value
-        for member_id, metadata in self.metadata.items():
-            yield StreamsMemberKey(group, member_id), metadata
-        if self._target_epoch is not None:
-            yield StreamsTargetEpochKey(group), self._target_epoch
-        for member_id, target in self.targets.items():
-            yield StreamsTargetKey(group, member_id), target.value
-        for member_id, current in self.currents.items():
-            yield StreamsCurrentKey(group, member_id), current.value
+    def _first_rows(self) -> list[Row]:
+        return [] if self.topology is None else [(TopologyKey(self.group_id), self.topology.value)]
 
-    def record_keys(self) -> list[StreamsGroupKey]:
-        """Return the keys of all records that may exist, in an order in which Kafka can read their tombstones."""
-        group = self.group_id
-        keys: list[StreamsGroupKey] = []
-        keys += [StreamsCurrentKey(group, member_id) for member_id in (self.metadata | self.currents)]
-        keys += [StreamsTargetKey(group, member_id) for member_id in (self.metadata | self.targets)]
-        keys.append(StreamsTargetEpochKey(group))
-        keys += [StreamsMemberKey(group, member_id) for member_id in self.metadata]
-        keys += [StreamsEpochKey(group), TopologyKey(group)]
-        return keys
+    def _last_keys(self) -> list[StreamsGroupKey]:
+        return [StreamsEpochKey(self.group_id), TopologyKey(self.group_id)]
 
     # -- changes --
 
@@ -248,9 +211,6 @@ class StoredStreamsGroup(StoredMembers[StreamsMemberMetadata, CurrentTasks, Targ
 
     def _stable_epoch(self, current: CurrentTasks) -> int | None:
         return current.epoch if current.is_reconciled_to(current.epoch) else None
-
-    def _host(self, metadata: StreamsMemberMetadata) -> str:
-        return metadata.client_host
 
     def _instance(self, metadata: StreamsMemberMetadata) -> str | None:
         return metadata.instance_id

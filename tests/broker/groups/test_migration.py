@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from tests.broker.groups.consumer.driver import REBALANCE_MS
+from tests.broker.groups.modern.driver import REBALANCE_MS
 from tests.broker.groups.requests import protocols
 from tests.broker.groups.serving import Serving, serving
 from warmlog.broker.groups.classic.state import ClassicGroup

@@ -65,7 +65,7 @@ class Changes:
         is_resolved = regex_changed and (not metadata.regex or metadata.regex in subscriptions.resolved)
         if topics_changed or is_resolved or subscriptions.assignor(assignors) != assignor:
             self.raise_epoch()
-        elif not self._group.has_epoch_record:
+        elif not self._group.is_stored:
             self._journal.put(EpochKey(self._group_id), self._group.epoch)  # the group exists by this record
         return topics_changed or regex_changed
 

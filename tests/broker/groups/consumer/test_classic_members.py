@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.groups.consumer.driver import REBALANCE_MS, Cluster, Driver, partitions, topic_id
+from tests.broker.groups.consumer.driver import Driver, partitions
+from tests.broker.groups.modern.driver import REBALANCE_MS, Cluster, topic_id
 from tests.broker.groups.requests import SESSION_MS, join_request
 from warmlog.broker.groups.consumer.effects import ClassicMember
 from warmlog.protocol.errors import ErrorCode

@@ -1,6 +1,7 @@
 """What becomes of a consumer group's changes that could not be stored."""
 
-from tests.broker.groups.consumer.driver import SESSION_MS, Driver, flat, partitions
+from tests.broker.groups.consumer.driver import Driver, flat, partitions
+from tests.broker.groups.modern.driver import SESSION_MS
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ConsumerGroupState
 from warmlog.protocol.kafka.consumer_group_records import CurrentKey, MemberKey

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.broker.groups.consumer.driver import (
+from tests.broker.groups.consumer.driver import Driver, flat, partitions
+from tests.broker.groups.modern.driver import (
     INTERVAL_MS,
     REBALANCE_MS,
     SESSION_MS,
     START,
     Cluster,
-    Driver,
-    flat,
-    partitions,
     result_of,
     topic_id,
 )

@@ -19,7 +19,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.broker.groups.consumer.driver import REBALANCE_MS, SESSION_MS, Cluster, Driver, flat, partitions
+from tests.broker.groups.consumer.driver import Driver, flat, partitions
+from tests.broker.groups.modern.driver import REBALANCE_MS, SESSION_MS, Cluster
 from warmlog.broker.groups.consumer.stored.group import StoredGroup
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import ConsumerGroupState

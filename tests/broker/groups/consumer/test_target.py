@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tests.broker.groups.consumer.driver import Cluster, Driver, partitions, topic_id
+from tests.broker.groups.consumer.driver import Driver, partitions
+from tests.broker.groups.modern.driver import Cluster, topic_id
 from warmlog.broker.groups.modern.assignment import Assignment, Subscriber
 from warmlog.broker.groups.modern.progress import ROWS_PER_STORE
 from warmlog.protocol.errors import ErrorCode

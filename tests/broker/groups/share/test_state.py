@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.groups.consumer.driver import INTERVAL_MS, SESSION_MS, Cluster, flat, topic_id
+from tests.broker.groups.consumer.driver import flat
+from tests.broker.groups.modern.driver import INTERVAL_MS, SESSION_MS, Cluster, topic_id
 from tests.broker.groups.share.driver import RETRY_MS, Driver
 from warmlog.broker.groups.share.requests import check_request
 from warmlog.broker.share.persister import InitialState

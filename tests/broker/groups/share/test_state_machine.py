@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from tests.broker.groups.consumer.driver import SESSION_MS, Cluster, flat
+from tests.broker.groups.consumer.driver import flat
+from tests.broker.groups.modern.driver import SESSION_MS, Cluster
 from tests.broker.groups.share.driver import RETRY_MS, Driver
 from warmlog.broker.groups.share.stored import StoredShareGroup
 from warmlog.protocol.errors import ErrorCode

@@ -1,24 +1,18 @@
 """A streams group with its clock, topics, stores and answers. Waiters are numbers."""
 
-import itertools
-from collections.abc import Mapping
 from typing import Any
 
-from tests.broker.groups.consumer.driver import INTERVAL_MS, REBALANCE_MS, SESSION_MS, START, Cluster, result_of
-from warmlog.broker.groups.automaton import Answer, Client, Instant
-from warmlog.broker.groups.modern.effects import StoreRows
+from tests.broker.groups.modern.driver import INTERVAL_MS, REBALANCE_MS, SESSION_MS, Cluster, ModernDriver, result_of
+from warmlog.broker.groups.automaton import Client
 from warmlog.broker.groups.modern.topic_hash import group_hash
 from warmlog.broker.groups.streams.assignor.sticky import assign_tasks
-from warmlog.broker.groups.streams.effects import AssignTasks, Row, Store
+from warmlog.broker.groups.streams.effects import AssignTasks
 from warmlog.broker.groups.streams.limits import StreamsLimits
 from warmlog.broker.groups.streams.state import StreamsGroup
-from warmlog.broker.groups.streams.tasks import Tasks
 from warmlog.broker.groups.streams.topology.configured import ConfiguredTopology, configure, required_topics
-from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.groups.streams import (
     InternalTopic,
     StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
     Subtopology,
     TaskIds,
     Topology,
@@ -61,8 +55,10 @@ def pairs(tasks: tuple[TaskIds, ...] | None) -> TaskPairs | None:
     return None if tasks is None else {(each.subtopology_id, number) for each in tasks for number in each.partitions}
 
 
-class Driver:
-    """One group, whose effects are carried out at once, or collected where `auto` is false."""
+class Driver(ModernDriver):
+    """A streams group."""
+
+    kind = StreamsGroup
 
     def __init__(self, cluster: Cluster | None = None, *, auto: bool = True, **limits: Any) -> None:
         given = {
@@ -73,17 +69,7 @@ class Driver:
             "max_size": 100,
             "standby_replicas": 0,
         }
-        self.limits = StreamsLimits(**{**given, **limits})
-        self.cluster = cluster if cluster is not None else Cluster(orders=4)
-        self.now = START
-        self.group = StreamsGroup("g", self.limits, self.now)
-        self.group.loaded(self.cluster, self.now)
-        self.auto = auto
-        self.answers: dict[int, StreamsGroupHeartbeatResponse] = {}
-        self.stores: list[Store] = []
-        self.assigns: list[AssignTasks] = []
-        self.log: list[Row] = []  # what is stored
-        self.waiters = itertools.count()
+        super().__init__(StreamsLimits(**{**given, **limits}), cluster, auto=auto)
 
     # -- requests --
 
@@ -123,70 +109,7 @@ class Driver:
         given = {"topology": topology(), "rebalance_timeout_ms": REBALANCE_MS, "process_id": f"p-{member_id}"}
         return self.heartbeat(member_id, 0, **{**given, **owning(), **fields})
 
-    def joined(self, member_id: str, **fields: Any) -> StreamsGroupHeartbeatResponse:
-        """Join and return the response."""
-        return self.answers[self.join(member_id, **fields)]
-
-    def beat(self, member_id: str, epoch: int, **fields: Any) -> StreamsGroupHeartbeatResponse:
-        """Send a heartbeat and return the response."""
-        return self.answers[self.heartbeat(member_id, epoch, **fields)]
-
     # -- effects --
 
-    def take(self) -> None:
-        """Sort the effects since the last call."""
-        for effect in self.group.take_effects():
-            if isinstance(effect, Answer):
-                assert isinstance(effect.waiter, int)
-                assert effect.waiter not in self.answers, "a heartbeat is answered once"
-                self.answers[effect.waiter] = effect.response
-            elif isinstance(effect, StoreRows):
-                self.stores.append(effect)
-            else:
-                self.assigns.append(effect)
-
-    def settle(self) -> None:
-        """Take the effects, and carry them out if `auto` says so."""
-        self.take()
-        while self.auto and (self.stores or self.assigns):
-            if self.stores:
-                self.store()
-            else:
-                self.finish_assign()
-
-    def store(self, error: ErrorCode = ErrorCode.NONE, *, written: bool = False) -> None:
-        """Write the oldest records that wait for it, or fail; they may be `written` nevertheless."""
-        store = self.stores.pop(0)
-        if error is ErrorCode.NONE or written:
-            self.log += store.rows
-        self.group.stored(store.ticket, error, self.now)
-        self.take()
-
-    def finish_assign(self, *, fails: bool = False) -> None:
-        """Complete the assignment that is being computed."""
-        effect = self.assigns.pop(0)
-        computed = assign_tasks(effect.members, effect.subtopologies, effect.standby_replicas)
-        assignments: Mapping[str, Tasks] | None = None if fails else result_of(computed)
-        for _ in self.group.assigned(effect.epoch, assignments, self.now):
-            self.settle()
-        self.settle()
-
-    def pass_ms(self, delay_ms: float) -> None:
-        """Let time pass, and expire what is due."""
-        self.now = Instant(self.now.loop_s + delay_ms / 1000, self.now.wall_ms + int(delay_ms))
-        while self.group.wake_at_s <= self.now.loop_s:
-            self.group.expire(self.now)
-            self.settle()
-
-    def grow(self, name: str, count: int) -> None:
-        """Create a topic, or change the number of its partitions."""
-        self.cluster.create(name, count)
-        self.group.topics_changed([name])
-
-    def restarted(self) -> StreamsGroup:
-        """Return a group that was loaded from the log."""
-        group = StreamsGroup("g", self.limits, self.now)
-        for key, value in self.log:
-            group.apply(key, value)
-        group.loaded(self.cluster, self.now)
-        return group
+    def computed(self, effect: AssignTasks) -> Any:
+        return result_of(assign_tasks(effect.members, effect.subtopologies, effect.standby_replicas))

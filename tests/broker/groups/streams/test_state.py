@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.groups.consumer.driver import REBALANCE_MS, SESSION_MS, Cluster, result_of
+from tests.broker.groups.modern.driver import REBALANCE_MS, SESSION_MS, Cluster, result_of
 from tests.broker.groups.streams.driver import Driver, owning, pairs, topology
 from warmlog.broker.groups.streams.requests import check_request
 from warmlog.broker.groups.streams.status import Status

@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from tests.broker.groups.consumer.driver import REBALANCE_MS, SESSION_MS, Cluster
+from tests.broker.groups.modern.driver import REBALANCE_MS, SESSION_MS, Cluster
 from tests.broker.groups.streams.driver import Driver, TaskPairs, owning, pairs, topology
 from warmlog.broker.groups.streams.stored import StoredStreamsGroup
 from warmlog.protocol.errors import ErrorCode
