@@ -49,7 +49,7 @@ class Engine:
         return made
 
 
-PURE = Engine("pure", 2048, pure.MessageReader, pure.MessageWriter, pure.RequestDecoder, pure.ReplyEncoder)
+PURE = Engine("pure", 512, pure.MessageReader, pure.MessageWriter, pure.RequestDecoder, pure.ReplyEncoder)
 
 
 def _compiled() -> Engine | None:

@@ -1,8 +1,7 @@
 """Plans: a table of fields resolved for one version and form, as steps in wire order.
 
-Both engines start from a plan: `source.py` turns it into straight-line Python, `_compiled.pyx` interprets it. The plan
-resolves everything that depends on the version: whether it has a field, whether the field may be null, and what
-replaces a missing field.
+Both engines interpret a plan, `interpreter.py` in Python and `_compiled.pyx` in C. The plan resolves everything that
+depends on the version: whether it has a field, whether the field may be null, and what replaces a missing field.
 
     reading     steps, then the tagged fields; each step names the argument it fills. `constants` are the arguments
                 not filled by a step: fields that the version lacks, and tagged fields until they are read.

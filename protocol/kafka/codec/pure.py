@@ -1,13 +1,13 @@
-"""Run plans as generated Python, with the same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
+"""Run plans in Python, with the same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
 
 from collections.abc import Callable, Sized
 from struct import Struct, error
 from typing import Any, NoReturn
 
 from warmlog.protocol.kafka.codec.bounds import MAX_ELEMENTS, NO_LIMIT, InvalidRequestError, MalformedError
-from warmlog.protocol.kafka.codec.plan import ReadPlan, WritePlan
+from warmlog.protocol.kafka.codec.interpreter import Reply, read_struct, write_struct
+from warmlog.protocol.kafka.codec.plan import ReadPlan, WritePlan, per_reply_steps
 from warmlog.protocol.kafka.codec.reader import FlexibleReader, Reader, _no_names
-from warmlog.protocol.kafka.codec.source import reader_source, writer_source
 from warmlog.protocol.kafka.codec.writer import FlexibleWriter, Writer
 
 _HEADER = Struct(">hhi")  # key, version, correlation id
@@ -19,7 +19,6 @@ class MessageReader:
 
     def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
-        self.run = reader_source(plan).compile("read", f"reader of {plan.title}")
 
     def read(
         self,
@@ -34,19 +33,28 @@ class MessageReader:
         reader.elements_left = elements
         return self.run(reader), reader.position
 
+    def run(self, reader: Reader) -> Any:
+        """Read a message where the reader is."""
+        return reader.finish(read_struct(self.plan, reader))
+
 
 class MessageWriter:
     """Writes messages by one plan. Safe to share between threads."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
-        self.run = writer_source(plan).compile("write", f"writer of {plan.title}")
+        self._per_reply = tuple(per_reply_steps(plan))
 
     def write(self, value: Any, start: bytes = b"", request: Any = None) -> bytes:
         """Write a message whose records are bytes, after `start`. Raises UnwritableError."""
         writer = (FlexibleWriter if self.plan.flexible else Writer)(start)
         self.run(writer, value, request)
         return writer.written()
+
+    def run(self, writer: Writer, value: Any, request: Any) -> None:
+        """Write a message by a writer."""
+        values = {step: step.per_reply(request, step.version) for step in self._per_reply if step.per_reply is not None}
+        write_struct(self.plan, writer, value, Reply(request, values))
 
 
 class RequestDecoder:

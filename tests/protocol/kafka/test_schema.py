@@ -270,11 +270,3 @@ def test_a_message_that_ends_within_a_number_is_malformed(engine: Engine, flexib
 def test_a_field_without_default_is_required(engine: Engine) -> None:
     with pytest.raises(KeyError, match="numbers"):
         write(engine, NUMBERS, {"number": ()}, flexible=False)
-
-
-def test_the_source_of_a_reader_can_be_shown() -> None:
-    from warmlog.protocol.kafka.codec.plan import read_plan
-    from warmlog.protocol.kafka.codec.source import reader_source
-
-    text = str(reader_source(read_plan(NUMBERS, 0, flexible=False, bound=False, title="numbers")))
-    assert "numbers = r.numbers(r.count(), 'i', 4)" in text
