@@ -44,8 +44,6 @@ class Totals:
 async def _count_under_replicated(node: StoreNode, context: Context) -> int:
     """Return the partitions of the cluster whose in-sync replicas are fewer than their replicas."""
     count = 0
-    if node.is_alone:
-        return count
     for state in list(node.image.partitions.values()):
         count += len(state.isr) < len(state.replicas)
         if context.is_piece_over:

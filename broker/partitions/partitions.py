@@ -27,7 +27,7 @@ from warmlog.broker.partitions.disks.storage import Storage
 from warmlog.broker.partitions.opening import Opening
 from warmlog.broker.partitions.partition import NOT_READABLE, Partition
 from warmlog.broker.partitions.relocation import Relocation
-from warmlog.broker.partitions.topics.catalog import Catalog
+from warmlog.broker.partitions.topics.catalog import Catalog, LoneCatalog
 from warmlog.broker.partitions.topics.errors import TopicExistsError, UnknownTopicError
 from warmlog.broker.partitions.topics.executor import Executor
 from warmlog.broker.partitions.topics.own_topics import OwnTopics
@@ -75,7 +75,7 @@ class Partitions:
         self.relocation = Relocation(storage.directories, self._checkpoints, self.directories)
         self.availability = Availability(self._map, storage, self._configs, writer, metrics)
         self._node = node
-        self.catalog = Catalog(node, self._map)
+        self.catalog = (LoneCatalog if node.is_alone else Catalog)(node, self._map)
         self.changes = Topics(node, self._map, settings, self._configs, self._executor(node, writer))
         self._replica_logs = ReplicaLogs(
             self._map,
@@ -166,7 +166,7 @@ class Partitions:
     def will_lead(self, topic: str, partition: int) -> bool:
         """Return whether this broker was elected to lead a partition, and is still preparing its log for `get`."""
         known = self._map.topics.get(topic)
-        if known is None or self._node.is_alone or self._node.is_fenced or (topic, partition) in self._map.offline:
+        if known is None or self._node.is_fenced or (topic, partition) in self._map.offline:
             return False
         return self.get(topic, partition) is None and self.catalog.partition(known, partition).leader == self.node_id
 

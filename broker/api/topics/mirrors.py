@@ -96,7 +96,7 @@ class MirrorsApi:
         partition = self._partitions.get(topic.name, index)
         if partition is None:
             leader = self._partitions.catalog.partition(topic, index).leader
-            if not self._node.is_alone and leader not in {NO_LEADER, self._node.id}:
+            if leader not in {NO_LEADER, self._node.id}:
                 return None
             problem = "the partition is offline" if self._node.is_alone else "the partition has no leader"
             return MirroredPartition(partition=index, end=-1, problem=problem)

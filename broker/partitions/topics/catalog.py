@@ -83,7 +83,7 @@ class Catalog:
 
     def is_peer(self, client_id: str) -> bool:
         """Return whether a client id is that of another broker of the cluster."""
-        return not self._node.is_alone and any(client_id == broker_client_id(each) for each in registered(self))
+        return any(client_id == broker_client_id(each) for each in registered(self))
 
     async def settled(self) -> None:
         """Return when no broker is suspected of having died, or when the checks take too long."""
@@ -92,14 +92,10 @@ class Catalog:
     def find_topic(self, name: str) -> Topic | None:
         """Return a topic, even if it is not visible yet because its partitions are still being added."""
         known, topic = self._map.topics.get(name), self._image.topics.get(name)
-        if known is not None or topic is None or self._node.is_alone:
-            return known
-        return topic.named(name)
+        return known if known is not None or topic is None else topic.named(name)
 
     def replication_factor(self, topic: Topic) -> int:
         """Return the number of replicas of a topic's first partition, 0 for a topic that is gone."""
-        if self._node.is_alone:
-            return 1
         state = self._image.partitions.get(TopicIdPartition(topic.id, 0))
         return 0 if state is None else len(state.replicas) - len(state.adding)
 
@@ -108,30 +104,46 @@ class Catalog:
 
         It is the sum of two increasing numbers: one for the partition's state, one for the brokers.
         """
-        if self._node.is_alone:
-            return self._own_epoch(topic, index)
         state = self._image.partitions.get(TopicIdPartition(topic.id, index))
         return UNKNOWN_EPOCH if state is None else state.revision + self.broker_changes
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the brokers of a partition that exists.
 
-        A leader whose registration has ended counts as none until another one is elected. A standalone broker leads all
-        online partitions.
+        A leader whose registration has ended counts as none until another one is elected.
         """
-        if self._node.is_alone:
-            epoch, me = self._own_epoch(topic, index), (self._node.id,)
-            is_online = epoch != UNKNOWN_EPOCH
-            return PartitionInfo(self._node.id if is_online else NO_LEADER, epoch, me, me if is_online else ())
         state = self._image.partitions.get(TopicIdPartition(topic.id, index))
         if state is None:
             return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, (), ())
         return _info(self._image, state)
 
-    def _own_epoch(self, topic: Topic, index: int) -> int:
-        """Return the log's leader epoch, on a standalone broker; UNKNOWN_EPOCH if it is offline."""
+
+class LoneCatalog(Catalog):
+    """The partitions of a standalone broker, which has the only replica of each and leads those that are online."""
+
+    def is_peer(self, _: str, /) -> bool:
+        """Return False: there is no other broker."""
+        return False
+
+    def find_topic(self, name: str) -> Topic | None:
+        """Return a topic that is visible."""
+        return self._map.topics.get(name)
+
+    def replication_factor(self, _: Topic, /) -> int:
+        """Return 1."""
+        return 1
+
+    def state_of(self, topic: Topic, index: int) -> int:
+        """Return the leader epoch of the log, or UNKNOWN_EPOCH if the partition is offline."""
         partition = self._map.partitions.get((topic.name, index))
         return UNKNOWN_EPOCH if partition is None else partition.log.epochs.current
+
+    def partition(self, topic: Topic, index: int) -> PartitionInfo:
+        """Return this broker."""
+        epoch, me = self.state_of(topic, index), (self._node.id,)
+        if epoch == UNKNOWN_EPOCH:
+            return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, me, ())
+        return PartitionInfo(self._node.id, epoch, me, me)
 
 
 def registered(catalog: Catalog) -> set[int]:
