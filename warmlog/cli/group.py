@@ -3,7 +3,8 @@
 Lag is the number of offsets from the committed offset to the high watermark: 0 if the group has read everything.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -42,6 +43,7 @@ CHANGE_COLUMNS = (
     Column("after", number=True),
 )
 groups_argument = click.argument("groups", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Change(NamedTuple):
@@ -189,37 +191,66 @@ def total_lag(group: "DescribedConsumerGroup") -> int | None:
     return sum(lags) if lags or not group.positions else None
 
 
+def reset_arguments(default: str, outcome: str) -> Callable[[F], F]:
+    """Add the arguments of a command that resets offsets. `default`: the topics of a reset without --topic."""
+    arguments = (
+        click.argument("group", shell_complete=complete_groups),
+        click.option(
+            "--to",
+            "target",
+            metavar="WHERE",
+            required=True,
+            type=start_position,
+            help="beginning, end, an offset or an ISO 8601 time (local without a zone).",
+        ),
+        click.option(
+            "--topic",
+            "topics",
+            metavar="TOPIC",
+            multiple=True,
+            shell_complete=complete_topics,
+            help=f"Only this topic; repeatable. Default: {default}.",
+        ),
+        click.option(
+            "--partition",
+            "partitions",
+            metavar="N",
+            type=click.IntRange(min=0),
+            multiple=True,
+            help="Only this partition of the one --topic; repeatable.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Only show the changes."),
+        native_option,
+        json_option(f"One JSON object per partition: group, topic, partition, before, after, {outcome}."),
+    )
+
+    def add(command: F) -> F:
+        for argument in reversed(arguments):
+            command = argument(command)
+        return command
+
+    return add
+
+
 @click.command(short_help="Reset the committed offsets of a group.")
-@click.argument("group", shell_complete=complete_groups)
-@click.option(
-    "--to",
-    "target",
-    metavar="WHERE",
-    required=True,
-    type=start_position,
-    help="beginning, end, an offset or an ISO 8601 time (local without a zone).",
-)
-@click.option(
-    "--topic",
-    "topics",
-    metavar="TOPIC",
-    multiple=True,
-    shell_complete=complete_topics,
-    help="Only this topic; repeatable. Default: all with committed offsets.",
-)
-@click.option(
-    "--partition",
-    "partitions",
-    metavar="N",
-    type=click.IntRange(min=0),
-    multiple=True,
-    help="Only this partition of the one --topic; repeatable.",
-)
-@click.option("--dry-run", is_flag=True, help="Only show the changes.")
-@native_option
-@json_option("One JSON object per partition: group, topic, partition, before, after, committed.")
-def reset(
+@reset_arguments("all with committed offsets", "committed")
+def reset(group: str, **chosen: Any) -> None:
+    """Reset the committed offsets of a group to an end of the log, an offset or a time.
+
+    The group must have no members, since they would continue at their positions and commit their own offsets.
+    """
+
+    async def commit(client: "AsyncClient", offsets: dict[TopicPartition, int]) -> None:
+        await client.commit_offsets(group, offsets)
+
+    reset_offsets(commit, "committed", group, **chosen)
+
+
+def reset_offsets(
+    commit: Callable[["AsyncClient", dict[TopicPartition, int]], Awaitable[None]],
+    outcome: str,
     group: str,
+    *,
     target: "Start",
     topics: tuple[str, ...],
     partitions: tuple[int, ...],
@@ -227,17 +258,14 @@ def reset(
     native: str,
     as_json: bool,
 ) -> None:
-    """Reset the committed offsets of a group to an end of the log, an offset or a time.
-
-    The group must have no members, since they would continue at their positions and commit their own offsets.
-    """
+    """Plan a reset, carry it out by `commit`, and print the changes. Raises UsageError, Failure."""
     if partitions and len(topics) != 1:
         raise click.UsageError("--partition needs exactly one --topic.")
 
     async def run(client: "AsyncClient") -> list[Change]:
         changes = await plan(client, group, target, topics, partitions)
         if not dry_run:
-            await client.commit_offsets(group, {(change.topic, change.partition): change.after for change in changes})
+            await commit(client, {(change.topic, change.partition): change.after for change in changes})
         return changes
 
     try:
@@ -245,7 +273,7 @@ def reset(
     except ValueError as error:  # for an unknown partition
         raise Failure(str(error)) from error
     if as_json:
-        print_json(*({"group": group, **change._asdict(), "committed": not dry_run} for change in changes))
+        print_json(*({"group": group, **change._asdict(), outcome: not dry_run} for change in changes))
         return
     print_table(CHANGE_COLUMNS, changes)
     if dry_run:
