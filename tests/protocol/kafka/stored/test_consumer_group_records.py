@@ -1,17 +1,13 @@
 """Records of consumer groups in `__consumer_offsets`, compared with bytes written by Kafka's classes."""
 
-import contextlib
-import json
 from base64 import b64decode, urlsafe_b64decode
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.kafka.stored.golden import GROUP, MEMBER, GoldenRecords
 from warmlog.protocol.groups import GroupProtocol
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.consumer_group_records import (
@@ -37,12 +33,8 @@ from warmlog.protocol.kafka.consumer_group_records import (
     encode_key,
     encode_value,
 )
-from warmlog.protocol.kafka.group_records import decode_key
 from warmlog.protocol.kafka.messages.groups.consumer import TopicPartitions
 
-GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.4.0" / "consumer_group_records.jsonl"
-GROUP = "grüppe"
-MEMBER = "q2FpnsfBSlO7UZ4tKcAZyw"
 ORDERS, PAYMENTS = (urlsafe_b64decode(text + "==") for text in ("ZROer-cbReKkMjZ9vBhQSg", "YPvN38jyS7OQpYfmpqHMPA"))
 SUBSCRIPTION = b64decode("AAAAAAABAAZvcmRlcnP/////")
 
@@ -113,39 +105,28 @@ VALUES: dict[str, list[ConsumerGroupValue]] = {
 }
 
 
-@cache
-def golden(name: str) -> list[dict[str, Any]]:
-    lines = GOLDEN.read_text(encoding="ascii").splitlines()
-    named = [line for line in map(json.loads, lines) if line["name"] == name]
-    assert named
-    return named
-
-
-def written(name: str) -> list[bytes]:
-    return [bytes.fromhex(line["bytes"]) for line in golden(name)]
-
-
-def key_of(value: str) -> ConsumerGroupKey:
-    return KEYS[value.removesuffix("Value") + "Key"]
+RECORDS = GoldenRecords(
+    "consumer_group_records.jsonl",
+    KEYS,
+    encode_key=encode_key,
+    encode=lambda _, value: encode_value(value),
+    decode=decode_consumer_value,
+)
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_are_kafkas(name: str) -> None:
-    (data,) = written(name)
-    assert decode_key(data) == KEYS[name]
-    assert type(decode_key(data)) is type(KEYS[name])
-    assert encode_key(KEYS[name]) == data
+    RECORDS.check_key(name)
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_are_kafkas(name: str) -> None:
-    assert [decode_consumer_value(key_of(name), data) for data in written(name)] == VALUES[name]
-    assert [encode_value(value) for value in VALUES[name]] == written(name)
+def test_values_are_kafkas_and_refused_if_they_end_early(name: str) -> None:
+    RECORDS.check_values(name, VALUES[name])
 
 
 def test_the_topics_that_kafka_4_0_stored_are_read_past() -> None:
     key = PartitionMetadataKey(GROUP)
-    for data in written("ConsumerGroupPartitionMetadataValue"):
+    for data in RECORDS.written("ConsumerGroupPartitionMetadataValue"):
         assert decode_consumer_value(key, data) == PartitionMetadata()
         with pytest.raises(MalformedError):
             decode_consumer_value(key, data[:-1])
@@ -206,36 +187,11 @@ values: st.SearchStrategy[tuple[ConsumerGroupKey, ConsumerGroupValue]] = st.one_
 )
 
 
-@given(values)
-def test_a_record_survives(record: tuple[ConsumerGroupKey, ConsumerGroupValue]) -> None:
-    key, value = record
-    assert decode_key(encode_key(key)) == key
-    assert decode_consumer_value(key, encode_value(value)) == value
-
-
 @given(values, st.data())
-def test_mutated_records_are_refused_by_one_error(
+def test_a_record_survives_and_mutated_ones_are_refused_by_one_error(
     record: tuple[ConsumerGroupKey, ConsumerGroupValue], data: st.DataObject
 ) -> None:
-    key, value = record
-    for encoded in (encode_key(key), encode_value(value)):
-        end = data.draw(st.integers(0, len(encoded)))
-        position = data.draw(st.integers(0, len(encoded) - 1))
-        mutated = bytearray(encoded)
-        mutated[position] = data.draw(st.integers(0, 255))
-        for changed in (encoded[:end], bytes(mutated), encoded[:position] + encoded[position + 1 :]):
-            with contextlib.suppress(MalformedError):
-                decode_key(changed)
-            with contextlib.suppress(MalformedError):
-                decode_consumer_value(key, changed)
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_that_ends_early_is_refused(name: str) -> None:
-    for data in written(name):
-        for end in range(len(data)):
-            with pytest.raises(MalformedError):
-                decode_consumer_value(key_of(name), data[:end])
+    RECORDS.check_record(*record, data)
 
 
 def test_a_value_of_another_version_is_refused() -> None:

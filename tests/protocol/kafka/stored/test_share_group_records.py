@@ -1,19 +1,13 @@
 """Records of share groups in `__consumer_offsets`, compared with bytes written by Kafka's classes."""
 
-import contextlib
-import json
 from base64 import urlsafe_b64decode
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.protocol.kafka.codec.bounds import MalformedError
+from tests.protocol.kafka.stored.golden import GROUP, MEMBER, GoldenRecords
 from warmlog.protocol.kafka.consumer_group_records import GroupEpoch, TargetAssignment, TargetEpoch
-from warmlog.protocol.kafka.group_records import decode_key
 from warmlog.protocol.kafka.messages.groups.consumer import NamedPartitions, TopicPartitions
 from warmlog.protocol.kafka.share_group_records import (
     NamedTopic,
@@ -34,9 +28,6 @@ from warmlog.protocol.kafka.share_group_records import (
     encode_share_value,
 )
 
-GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.4.0" / "share_group_records.jsonl"
-GROUP = "grüppe"
-MEMBER = "q2FpnsfBSlO7UZ4tKcAZyw"
 ORDERS, PAYMENTS = (urlsafe_b64decode(text + "==") for text in ("ZROer-cbReKkMjZ9vBhQSg", "YPvN38jyS7OQpYfmpqHMPA"))
 PARTITIONS = (
     TopicPartitions(topic_id=ORDERS, partitions=(0, 1, 300)),
@@ -83,45 +74,23 @@ VALUES: dict[str, list[ShareGroupValue]] = {
 }
 
 
-@cache
-def golden(name: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
-    return [line for line in lines if line["name"] == name]
-
-
-def written(name: str) -> list[bytes]:
-    return [bytes.fromhex(line["bytes"]) for line in golden(name)]
-
-
-def key_of(value: str) -> ShareGroupKey:
-    return KEYS[value.removesuffix("Value") + "Key"]
+RECORDS = GoldenRecords(
+    "share_group_records.jsonl", KEYS, encode_key=encode_share_key, encode=encode_share_value, decode=decode_share_value
+)
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_are_kafkas(name: str) -> None:
-    (data,) = written(name)
-    assert decode_key(data) == KEYS[name]
-    assert type(decode_key(data)) is type(KEYS[name])
-    assert encode_share_key(KEYS[name]) == data
+    RECORDS.check_key(name)
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_are_kafkas(name: str) -> None:
-    key = key_of(name)
-    assert [decode_share_value(key, data) for data in written(name)] == VALUES[name]
-    assert [encode_share_value(key, value) for value in VALUES[name]] == written(name)
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_that_ends_early_is_refused(name: str) -> None:
-    for data in written(name):
-        for end in range(len(data)):
-            with pytest.raises(MalformedError):
-                decode_share_value(key_of(name), data[:end])
+def test_values_are_kafkas_and_refused_if_they_end_early(name: str) -> None:
+    RECORDS.check_values(name, VALUES[name])
 
 
 def test_fields_have_the_names_of_kafkas_definitions() -> None:
-    fields = decode_share_fields(SharePartitionsKey(GROUP), written("ShareGroupStatePartitionMetadataValue")[1])
+    fields = decode_share_fields(SharePartitionsKey(GROUP), RECORDS.written("ShareGroupStatePartitionMetadataValue")[1])
     assert [*fields] == ["initializing_topics", "initialized_topics", "deleting_topics"]
     assert fields["deleting_topics"] == ({"topic_id": PAYMENTS, "topic_name": "payments"},)
 
@@ -173,15 +142,4 @@ values: st.SearchStrategy[tuple[ShareGroupKey, ShareGroupValue]] = st.one_of(
 def test_a_record_survives_and_mutated_ones_are_refused_by_one_error(
     record: tuple[ShareGroupKey, ShareGroupValue], data: st.DataObject
 ) -> None:
-    key, value = record
-    assert decode_key(encode_share_key(key)) == key
-    assert decode_share_value(key, encode_share_value(key, value)) == value
-    for encoded in (encode_share_key(key), encode_share_value(key, value)):
-        position = data.draw(st.integers(0, len(encoded) - 1))
-        mutated = bytearray(encoded)
-        mutated[position] = data.draw(st.integers(0, 255))
-        for changed in (encoded[:position], bytes(mutated), encoded[:position] + encoded[position + 1 :]):
-            with contextlib.suppress(MalformedError):
-                decode_key(changed)
-            with contextlib.suppress(MalformedError):
-                decode_share_value(key, changed)
+    RECORDS.check_record(*record, data)

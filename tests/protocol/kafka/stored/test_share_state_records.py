@@ -1,14 +1,13 @@
 """Records of `__share_group_state`, compared with bytes written by Kafka's classes."""
 
 import contextlib
-import json
 from base64 import urlsafe_b64decode
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.kafka.stored import golden
 from warmlog.protocol.kafka.codec.bounds import MalformedError
 from warmlog.protocol.kafka.messages.share.state import StateBatch
 from warmlog.protocol.kafka.share_state_records import (
@@ -20,7 +19,6 @@ from warmlog.protocol.kafka.share_state_records import (
     encode_record,
 )
 
-GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.4.0" / "share_state_records.jsonl"
 KEY = SharePartitionKey("grüppe", urlsafe_b64decode("ZROer-cbReKkMjZ9vBhQSg=="), 70_000)
 BATCHES = (StateBatch(100, 109, 0, 1), StateBatch(110, 110, 2, 5), StateBatch(1 << 40, 1 << 41, 4, 300))
 #: Leader epoch, start offset, completed deliveries and batches of the golden values.
@@ -52,10 +50,7 @@ UPDATES = [
 
 
 def written(name: str) -> list[bytes]:
-    lines = map(json.loads, GOLDEN.read_text(encoding="ascii").splitlines())
-    found = [bytes.fromhex(line["bytes"]) for line in lines if line["name"] == name]
-    assert found
-    return found
+    return golden.written("share_state_records.jsonl", name)
 
 
 @pytest.mark.parametrize(("kind", "records"), [("Snapshot", SNAPSHOTS), ("Update", UPDATES)])

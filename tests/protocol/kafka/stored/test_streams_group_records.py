@@ -1,18 +1,11 @@
 """Records of streams groups in `__consumer_offsets`, compared with bytes written by Kafka's classes."""
 
-import contextlib
-import json
-from functools import cache
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.protocol.kafka.codec.bounds import MalformedError
+from tests.protocol.kafka.stored.golden import GROUP, MEMBER, GoldenRecords
 from warmlog.protocol.kafka.consumer_group_records import TargetEpoch
-from warmlog.protocol.kafka.group_records import decode_key
 from warmlog.protocol.kafka.messages.groups.streams import (
     CopartitionGroup,
     Endpoint,
@@ -42,9 +35,6 @@ from warmlog.protocol.kafka.streams_group_records import (
     encode_streams_value,
 )
 
-GOLDEN = Path(__file__).parents[3] / "fixtures" / "kafka" / "4.4.0" / "streams_group_records.jsonl"
-GROUP = "grüppe"
-MEMBER = "q2FpnsfBSlO7UZ4tKcAZyw"
 FIRST, SECOND = TaskIds(subtopology_id="0", partitions=(0, 1, 300)), TaskIds(subtopology_id="1", partitions=(70_000,))
 HELD_FIRST, HELD_SECOND = (
     HeldTasks(subtopology_id=each.subtopology_id, partitions=each.partitions) for each in (FIRST, SECOND)
@@ -134,45 +124,27 @@ VALUES: dict[str, list[StreamsGroupValue]] = {
 }
 
 
-@cache
-def golden(name: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
-    return [line for line in lines if line["name"] == name]
-
-
-def written(name: str) -> list[bytes]:
-    return [bytes.fromhex(line["bytes"]) for line in golden(name)]
-
-
-def key_of(value: str) -> StreamsGroupKey:
-    return KEYS[value.removesuffix("Value") + "Key"]
+RECORDS = GoldenRecords(
+    "streams_group_records.jsonl",
+    KEYS,
+    encode_key=encode_streams_key,
+    encode=encode_streams_value,
+    decode=decode_streams_value,
+)
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_are_kafkas(name: str) -> None:
-    (data,) = written(name)
-    assert decode_key(data) == KEYS[name]
-    assert type(decode_key(data)) is type(KEYS[name])
-    assert encode_streams_key(KEYS[name]) == data
+    RECORDS.check_key(name)
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_are_kafkas(name: str) -> None:
-    key = key_of(name)
-    assert [decode_streams_value(key, data) for data in written(name)] == VALUES[name]
-    assert [encode_streams_value(key, value) for value in VALUES[name]] == written(name)
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_that_ends_early_is_refused(name: str) -> None:
-    for data in written(name):
-        for end in range(len(data)):
-            with pytest.raises(MalformedError):
-                decode_streams_value(key_of(name), data[:end])
+def test_values_are_kafkas_and_refused_if_they_end_early(name: str) -> None:
+    RECORDS.check_values(name, VALUES[name])
 
 
 def test_fields_have_the_names_of_kafkas_definitions() -> None:
-    fields = decode_streams_fields(TopologyKey(GROUP), written("StreamsGroupTopologyValue")[1])
+    fields = decode_streams_fields(TopologyKey(GROUP), RECORDS.written("StreamsGroupTopologyValue")[1])
     assert [*fields] == ["epoch", "subtopologies"]
     assert fields["subtopologies"][0]["state_changelog_topics"][0]["name"] == "app-store-changelog"
 
@@ -234,15 +206,4 @@ values: st.SearchStrategy[tuple[StreamsGroupKey, StreamsGroupValue]] = st.one_of
 def test_a_record_survives_and_mutated_ones_are_refused_by_one_error(
     record: tuple[StreamsGroupKey, StreamsGroupValue], data: st.DataObject
 ) -> None:
-    key, value = record
-    assert decode_key(encode_streams_key(key)) == key
-    assert decode_streams_value(key, encode_streams_value(key, value)) == value
-    for encoded in (encode_streams_key(key), encode_streams_value(key, value)):
-        position = data.draw(st.integers(0, len(encoded) - 1))
-        mutated = bytearray(encoded)
-        mutated[position] = data.draw(st.integers(0, 255))
-        for changed in (encoded[:position], bytes(mutated), encoded[:position] + encoded[position + 1 :]):
-            with contextlib.suppress(MalformedError):
-                decode_key(changed)
-            with contextlib.suppress(MalformedError):
-                decode_streams_value(key, changed)
+    RECORDS.check_record(*record, data)
