@@ -17,11 +17,13 @@ from tests.requires import lacks
 from warmlog.broker.log.index.offset import OffsetIndex
 from warmlog.broker.log.index.time import TimeIndex
 from warmlog.broker.metadata.topic import Topic
+from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.session import check_spark
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import Codec
+from warmlog.testing import Broker
 
 NOW_MS = 1_700_000_000_000
 SPARK_TIMEOUT_S = 900
@@ -35,6 +37,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if {"can_run_spark", "spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
             item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker that also keeps records of the past."""
+    with Broker(settings={"log.retention.ms": -1}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.native) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="session")

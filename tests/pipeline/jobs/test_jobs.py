@@ -1,7 +1,7 @@
 """The jobs, without Spark but for one: counting by headers, copying each record once."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,6 @@ def invoke(command: Any, *arguments: str) -> Any:
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code in {0, 1}, result.output
     return result
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(settings={"log.retention.ms": -1}) as running:
-        yield running
 
 
 def test_both_engines_give_the_same(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,18 +35,6 @@ from warmlog.pipeline.source.options import ReadOptions, read_options
 from warmlog.testing import Broker
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(settings={"log.retention.ms": -1}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.native) as connected:
-        yield connected
 
 
 @pytest.fixture

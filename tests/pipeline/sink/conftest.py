@@ -1,23 +1,8 @@
-"""A broker, a client, and records to copy."""
-
-from collections.abc import Iterator
+"""Records to copy."""
 
 import pytest
 
 from warmlog.client.blocking import Client
-from warmlog.testing import Broker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(settings={"log.retention.ms": -1}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.native) as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module")

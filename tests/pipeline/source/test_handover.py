@@ -36,12 +36,6 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.native) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
 def copy(broker: Broker, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that was copied while the broker had less, and whose oldest segments are gone."""
     client.create_topic(TOPIC, partitions=1)

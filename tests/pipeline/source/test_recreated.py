@@ -28,12 +28,6 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.native) as connected:
-        yield connected
-
-
 @pytest.fixture
 def topic(client: Client, request: pytest.FixtureRequest) -> str:
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)

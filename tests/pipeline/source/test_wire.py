@@ -1,7 +1,6 @@
 """Over the wire, with a real broker: batches, streams, the group's offsets, a broker that goes and comes back."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,6 @@ from warmlog.protocol.records.reader import decode_batch
 from warmlog.protocol.request import LATEST_TIMESTAMP
 from warmlog.protocol.response import ListOffsetsResponse
 from warmlog.testing import Broker
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(settings={"log.retention.ms": -1}) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.native) as connected:
-        yield connected
 
 
 def produced(client: Client, topic: str, count: int, partitions: int = 2) -> None:
