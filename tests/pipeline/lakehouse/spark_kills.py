@@ -53,12 +53,12 @@ records.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).
 """
 
 
-def start(broker: Broker, directory: Path, kind: Kind, writer: Writer) -> subprocess.Popen[bytes]:
-    """Start a writer that makes commits of few rows, in a session of its own."""
+def start(broker: Broker, directory: Path, kind: Kind, writer: Writer, *more: str) -> subprocess.Popen[bytes]:
+    """Start a writer that makes commits of few rows, in a session of its own. `more`: options of a job."""
     options = [f"{name}={value}" for name, value in SMALL.items()]
     if writer == "job":
         command = ["-m", "warmlog", "pipeline", "table", "orders", *arguments_of(directory, kind)]
-        command += ["--path", str(broker.data_dir), "--every", "20ms", "--engine", "spark", "--master", MASTER]
+        command += ["--path", str(broker.data_dir), "--every", "20ms", "--engine", "spark", "--master", MASTER, *more]
         command += [part for option in options for part in ("-o", option)]
     else:
         where = catalog_of(directory) if kind == "iceberg" else {"catalog": "", "warehouse": ""}

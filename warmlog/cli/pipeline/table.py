@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +163,6 @@ def table(
     """
     job = JobOptions(**{name: given.pop(name) for name in JOB_NAMES})
     with pipeline_errors("deltalake", "pyiceberg", "pyarrow", "numpy", extra="lakehouse"):
-        from warmlog.pipeline.errors import PipelineError
         from warmlog.pipeline.lakehouse.arrangement.spec import wanted_of
         from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
         from warmlog.pipeline.lakehouse.pace import Targets
@@ -187,10 +186,6 @@ def table(
         if upsert:
             check_libraries("duckdb", extra="lakehouse")
             from warmlog.pipeline.lakehouse.upserts.job import UpsertJob
-
-            if job.engine == "spark" or job.master is not None:
-                raise PipelineError("--upsert runs in this process only: --engine local")
-            job = replace(job, engine="local")
         copying = (UpsertJob if upsert else TableJob)(options, opened, settings)
         copying.create_table()
         with (

@@ -25,9 +25,10 @@ from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.schemas.types import normal
 from warmlog.pipeline.lakehouse.table import Table
-from warmlog.pipeline.lakehouse.upserts.changes import ChangeWriter, changes_of
+from warmlog.pipeline.lakehouse.upserts.changes import Changes, ChangeWriter
 from warmlog.pipeline.lakehouse.upserts.keys import database_errors, open_database, rows_of
 from warmlog.pipeline.lakehouse.upserts.scratch import scratch_directory
+from warmlog.pipeline.lakehouse.writing import LocalFiles
 from warmlog.pipeline.source.input import rules_of
 from warmlog.pipeline.source.options import ReadOptions
 from warmlog.pipeline.source.ranges import Range
@@ -172,8 +173,8 @@ class UpsertAudit:
 
     def _read(
         self, scratch: Path, extents: dict[TopicPartition, Range], receipts: Sequence[Receipt]
-    ) -> tuple[str, list[tuple[TopicPartition, Differences]]]:
-        """Read the logs; return the file of their changes, and the differences of rows. Repeats for unknown schemas."""
+    ) -> tuple[Changes, list[tuple[TopicPartition, Differences]]]:
+        """Read the logs; return their changes, and the differences of rows. Repeats for unknown schemas."""
         segments = [
             segment
             for key, extent in extents.items()
@@ -183,8 +184,9 @@ class UpsertAudit:
         ranges = [(segment.key, Range(start=segment.first, end=segment.end)) for segment in segments]
         logs = splits_of(self._options, ranges)
         rules = replace(rules_of(self._options), on_corrupt="skip", fail_on_data_loss=False)
+        store = LocalFiles(str(scratch))
         while True:
-            with ChangeWriter(str(scratch), self._key_type) as changes:
+            with ChangeWriter(store, self._key_type) as changes:
                 reader = LogReader(TableReader(self._table.store()), rules, changes)
                 differences = [
                     (segment.key, reader.read(segment, self._decode(segment), log, self._files))
@@ -192,8 +194,8 @@ class UpsertAudit:
                 ]
             if not reader.unknown:
                 self._reporter.add(reader.stats)
-                return changes.path, differences
-            Path(changes.path).unlink()
+                return Changes(store=store, names=(changes.name,), key_type=self._key_type), differences
+            store.delete(changes.name)
             self._schemas.learn(reader.unknown)
 
     def _decode(self, segment: Segment) -> Any:
@@ -201,7 +203,7 @@ class UpsertAudit:
 
     # -- keys --
 
-    def _judge(self, scratch: Path, changes: str, extents: dict[TopicPartition, Range]) -> None:
+    def _judge(self, scratch: Path, changes: Changes, extents: dict[TopicPartition, Range]) -> None:
         import pyarrow as pa
 
         with database_errors(), open_database(scratch) as database:
@@ -216,7 +218,7 @@ class UpsertAudit:
             kinds = [("topic", pa.string()), ("partition", pa.int32()), ("position", pa.int64())]
             schema = pa.schema([*kinds, ("log_start", pa.int64()), ("is_explained", pa.bool_())])
             database.register("partitions", pa.Table.from_pylist(partitions, schema))
-            database.register("changes", changes_of([changes], self._key_type))
+            database.register("changes", changes.reader())
             database.execute(NEWEST)
             topic = None if len(self._options.topics.named) != 1 else self._options.topics.named[0]
             stored = rows_of(self._table.store(), self._files, topic, self._key_type, unreadable=self._unreadable)

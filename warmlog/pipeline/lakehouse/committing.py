@@ -29,6 +29,15 @@ class Replaced:
     chosen_from: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What a commit consists of. `replaced`: files of the table that it removes."""
+
+    receipt: Receipt
+    files: Sequence[NewFile]
+    replaced: Replaced | None = None
+
+
 class Committer:
     """Commits batches to a table. `pause`: waits the given number of seconds before a retry."""
 

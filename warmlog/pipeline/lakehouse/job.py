@@ -22,7 +22,7 @@ from warmlog.pipeline.copying.progress import Progress
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.job_stats import Reporter, added
 from warmlog.pipeline.lakehouse.arrangement.sorting import LIMITS, SortLimits, check_partitions
-from warmlog.pipeline.lakehouse.committing import Committer, Replaced
+from warmlog.pipeline.lakehouse.committing import Batch, Committer
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, new_id
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
@@ -32,6 +32,7 @@ from warmlog.pipeline.lakehouse.schemas.formats import BINARY, Formats
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.lakehouse.writing import (
     DEFAULT_FILE_BYTES,
+    Group,
     NewFile,
     WriteRules,
     WrittenGroup,
@@ -58,15 +59,6 @@ class TableSettings:
     compression: str = "zstd"
     formats: Formats = BINARY
     limits: SortLimits = LIMITS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What a commit consists of. `replaced`: files of the table that it removes."""
-
-    receipt: Receipt
-    files: Sequence[NewFile]
-    replaced: Replaced | None = None
 
 
 class TableJob:
@@ -165,6 +157,7 @@ class TableJob:
                     self._group.commit(self._progress.positions)
                 return None
             written = self._write(run, plan, decode)
+            self._check_partitions(written)
             files = [file for part in written for file in part.files]
             unknown = {schema for part in written for schema in part.unknown}
             if unknown:
@@ -172,7 +165,7 @@ class TableJob:
                 self._schemas.learn(unknown)
                 continue
             written_s = self._clock() - began
-            batch = self._batch(self._receipt(plan, written, decode), files)
+            batch = self._batch(run, self._receipt(plan, written, decode), files)
             if self._committer.commit(batch.receipt, batch.files, batch.replaced):
                 break
             self.metrics.dropped_batches += 1
@@ -209,12 +202,10 @@ class TableJob:
 
     def _write(self, run: Runner, plan: Plan, decode: DecodeRules) -> list[WrittenGroup]:
         groups = groups_of(plan.splits, run.parallelism, self._settings.file_bytes)
-        written: list[WrittenGroup] = run(groups, self._writer(decode), size_of_group)
-        self._check_partitions(written)
-        return written
+        return run(groups, self._writer(run, decode), size_of_group)
 
-    def _writer(self, decode: DecodeRules) -> Any:
-        """Return the function that a task calls with its splits; it returns a WrittenGroup."""
+    def _writer(self, run: Runner, decode: DecodeRules) -> Callable[[Group], WrittenGroup]:  # noqa: ARG002
+        """Return the function that a task of `run` calls with its splits."""
         rules = WriteRules(schema=self._table.schema(), decode=decode, **self._file_rules())
         return writer(rules, rules_of(self._options))
 
@@ -266,11 +257,11 @@ class TableJob:
         if self._table.is_upserted:
             raise PipelineError(f"{self._table.name} has one row for each key: --upsert continues it")
 
-    def _batch(self, receipt: Receipt, files: Sequence[NewFile]) -> "Batch":
+    def _batch(self, run: Runner, receipt: Receipt, files: Sequence[NewFile]) -> Batch:  # noqa: ARG002
         """Return what to commit for the files that tasks have written."""
         return Batch(receipt=receipt, files=files)
 
-    def _count(self, batch: "Batch", plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:
+    def _count(self, batch: Batch, plan: Plan, written: Sequence[WrittenGroup], seconds: float) -> None:
         receipt, files = batch.receipt, batch.files
         self._progress.positions = (self._progress.positions or {}) | self._progress.reached
         stats = added(part.stats for part in written)

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.schemas.types import list_of, map_of
-from warmlog.pipeline.lakehouse.upserts.changes import ChangeWriter
+from warmlog.pipeline.lakehouse.upserts.changes import Changes, ChangeWriter
 from warmlog.pipeline.lakehouse.upserts.keys import BatchKeys, Replacement, rows_of
 from warmlog.pipeline.lakehouse.writing import LocalFiles
 
@@ -46,6 +46,10 @@ def write(changes: ChangeWriter, kind: pa.DataType, keys: Sequence[Any], first: 
     changes.write(("orders", 0), rows, pa.array([deleted] * len(keys)))
 
 
+def of(directory: Path, changes: ChangeWriter, kind: pa.DataType) -> Changes:
+    return Changes(store=LocalFiles(str(directory)), names=(changes.name,), key_type=kind)
+
+
 def stored_rows(kind: pa.DataType, stored: Sequence[Any]) -> pa.Table:
     count = len(stored)
     return pa.table(
@@ -58,10 +62,10 @@ def stored_rows(kind: pa.DataType, stored: Sequence[Any]) -> pa.Table:
     )
 
 
-def replaced(directory: Path, kind: pa.DataType, stored: Sequence[Any], changes: str) -> Replacement:
+def replaced(directory: Path, kind: pa.DataType, stored: Sequence[Any], changes: ChangeWriter) -> Replacement:
     parquet.write_table(stored_rows(kind, stored), directory / "stored.parquet", row_group_size=2)
     file = DataFile(path=str(directory / "stored.parquet"), size=1)
-    with BatchKeys(directory, [changes], kind) as keys:
+    with BatchKeys(directory, of(directory, changes, kind)) as keys:
         return keys.replaced(LocalFiles(str(directory)), [file], None)
 
 
@@ -69,10 +73,10 @@ def replaced(directory: Path, kind: pa.DataType, stored: Sequence[Any], changes:
 def test_the_row_of_each_key_is_known(name: str, tmp_path: Path) -> None:
     """One key is updated, and one deleted, if there are as many; the rows of the others stay."""
     kind, keys = KEYS[name]
-    with ChangeWriter(str(tmp_path), kind) as changes:
+    with ChangeWriter(LocalFiles(str(tmp_path)), kind) as changes:
         write(changes, kind, keys[:1], 100)
         write(changes, kind, keys[-1:], 200, deleted=True)
-    replacement = replaced(tmp_path, kind, keys, changes.path)
+    replacement = replaced(tmp_path, kind, keys, changes)
     gone = sorted({0, len(keys) - 1})
     assert replacement.offsets[0]["orders", 0].tolist() == gone
     assert (replacement.updated, replacement.deleted) == (len(gone) - 1, 1)
@@ -81,10 +85,10 @@ def test_the_row_of_each_key_is_known(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", KEYS)
 def test_the_newest_record_of_each_key_is_known(name: str, tmp_path: Path) -> None:
     kind, keys = KEYS[name]
-    with ChangeWriter(str(tmp_path), kind) as changes:
+    with ChangeWriter(LocalFiles(str(tmp_path)), kind) as changes:
         write(changes, kind, keys, 0)
         write(changes, kind, keys[:1], 100)
-    with BatchKeys(tmp_path, [changes.path], kind) as batch:
+    with BatchKeys(tmp_path, of(tmp_path, changes, kind)) as batch:
         assert batch.rows() == len(keys)
         assert batch.superseded()["orders", 0].tolist() == [0]
 
@@ -106,11 +110,11 @@ def fail(file: DataFile, reason: str) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    with ChangeWriter(str(tmp_path), pa.binary()) as changes:
+    with ChangeWriter(LocalFiles(str(tmp_path)), pa.binary()) as changes:
         write(changes, pa.binary(), [b"a"], 0)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     with (
-        BatchKeys(tmp_path, [changes.path], pa.binary()) as keys,
+        BatchKeys(tmp_path, of(tmp_path, changes, pa.binary())) as keys,
         pytest.raises(PipelineError, match=r"bad\.parquet cannot be read"),
     ):
         keys.replaced(LocalFiles(str(tmp_path)), [DataFile(path=str(tmp_path / "bad.parquet"), size=4)], None)

@@ -52,9 +52,7 @@ def test_what_cannot_be_upserted_is_one_line(tmp_path: Path) -> None:
     writer.add((b"a", b"1"))
     common = ["table", "orders", *arguments_of(tmp_path, "delta"), "--path", str(tmp_path / "data"), "--until-end"]
     refusals = {
-        ("--upsert", "--engine", "spark"): "--upsert runs in this process only: --engine local",
-        ("--upsert", "--master", "local[1]"): "--upsert runs in this process only: --engine local",
-        ("--upsert", "-o", "columns=partition,offset,key"): "--upsert needs the columns key and value",
+        ("--upsert", "-o", "columns=partition,offset,key"): "upserts need the columns key and value",
         ("--upsert", "--on-bad-row", "null"): "--on-bad-row is for keys or values that are decoded",
     }
     for options, message in refusals.items():

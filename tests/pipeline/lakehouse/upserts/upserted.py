@@ -1,7 +1,9 @@
 """Topics with keys, in directories, and what tables with a row for each key have of them."""
 
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.pipeline.conftest import NOW_MS, DirectoryWriter
 from tests.pipeline.lakehouse.tables import Kind, options_of, query
@@ -10,13 +12,15 @@ from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.schemas.formats import Formats
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.lakehouse.upserts.job import UpsertJob
-from warmlog.pipeline.runner import LocalRunner
+from warmlog.pipeline.runner import LocalRunner, Runner
 from warmlog.protocol.records.builder import build_batch
 
 Pair = tuple[bytes | None, bytes | None]
 Model = dict[tuple[int, bytes], tuple[int, bytes]]  # by partition and key: offset and value
 
 UPSERT = TableSettings(formats=Formats(upsert=True))
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class KeyedWriter(DirectoryWriter):
@@ -44,10 +48,31 @@ class KeyedWriter(DirectoryWriter):
                 self.model[self.partition, key] = offset, value
 
 
-def upserted(table: Table, writer: DirectoryWriter, settings: TableSettings = UPSERT, **options: Any) -> list[Receipt]:
-    """Upsert what is there."""
+class Elsewhere:
+    """Runs items of work as if in processes of other machines: they get copies of all, and return copies."""
+
+    parallelism = 3
+
+    def __call__(self, items: Sequence[S], work: Callable[[S], T], _size: Callable[[S], int], /) -> list[T]:
+        """Call `work` for each item."""
+        return [_copied(_copied(work)(_copied(item))) for item in items]
+
+
+def _copied(value: T) -> T:
+    copy: T = pickle.loads(pickle.dumps(value))
+    return copy
+
+
+def upserted(
+    table: Table,
+    writer: DirectoryWriter,
+    settings: TableSettings = UPSERT,
+    run: Runner | None = None,
+    **options: Any,
+) -> list[Receipt]:
+    """Upsert what is there, by default in this process."""
     job = UpsertJob(options_of(writer, **options), table, settings, pause=lambda _: None)
-    return list(job.run_until_end(LocalRunner()))
+    return list(job.run_until_end(run or LocalRunner()))
 
 
 def model_in(directory: Path, kind: Kind) -> Model:

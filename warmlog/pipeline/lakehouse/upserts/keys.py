@@ -15,7 +15,7 @@ import duckdb
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.reading import DataFile, UnreadableFileError, with_constants
 from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
-from warmlog.pipeline.lakehouse.upserts.changes import changes_of
+from warmlog.pipeline.lakehouse.upserts.changes import Changes
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
 
@@ -105,13 +105,13 @@ def database_errors() -> Iterator[None]:
 
 
 class BatchKeys:
-    """The keys of a batch. `changes`: files with its changes. A context manager. Methods raise PipelineError."""
+    """The keys of a batch. A context manager. Methods raise PipelineError."""
 
-    def __init__(self, scratch: Path, changes: Sequence[str], key_type: Any) -> None:
-        self._changes = tuple(changes)
-        self._key_type = key_type
+    def __init__(self, scratch: Path, changes: Changes) -> None:
+        self._changes = changes
+        self._key_type = changes.key_type
         self._database = open_database(scratch)
-        self._database.register("changes", changes_of(self._changes, key_type))
+        self._database.register("changes", changes.reader())
         self._database.execute(NEWEST)
 
     def _run(self, query: str, name: str, rows: Any) -> Any:
@@ -137,7 +137,7 @@ class BatchKeys:
     def superseded(self) -> Offsets:
         """Return the offsets of records with a value that another record of the batch replaces."""
         collected = _Collected()
-        for batch in self._run(SUPERSEDED, "changes", changes_of(self._changes, self._key_type)):
+        for batch in self._run(SUPERSEDED, "changes", self._changes.reader()):
             collected.add(batch)
         return collected.offsets().get(0, {})
 

@@ -3,16 +3,19 @@
 1. Rows keep their columns and their order by topic, partition and offset; files are merged up to the target size. A
    file that is not in this order, because another program has written it, is written again by itself. Rows of
    partitioned and sorted tables are arranged again.
-2. Memory is bounded by a row group of each file of a bin, as for maintenance.
+2. Files are rewritten in groups, each a task: those of a partition or, without partitions and order, those whose row
+   groups fit into memory together, as for maintenance.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.ordering import OrderKey, SortedRows, merged
+from warmlog.pipeline.lakehouse.arrangement.sorting import Values
 from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN
 from warmlog.pipeline.lakehouse.arrangement.values import Terms
 from warmlog.pipeline.lakehouse.maintenance.merging import UnorderedFileError
@@ -32,29 +35,57 @@ class Without:
     topic: str | None
 
 
-def rewrite_without(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:
-    """Return new files with the rows that are left. Raises PipelineError for a damaged file, OSError."""
-    import pyarrow as pa
+Parts = tuple[Without, ...]
 
+
+def divided(rules: ParquetRules, parts: Sequence[Without]) -> list[Parts]:
+    """Return the files that each task rewrites. Raises PipelineError for a damaged file, OSError."""
     if not rules.arrangement.is_plain:
-        return _copy(rules, parts)
+        by_partition: dict[Values | None, list[Without]] = {}
+        for part in parts:
+            by_partition.setdefault(part.file.partition, []).append(part)
+        return [tuple(listed) for listed in by_partition.values()]
     of_path = {part.file.path: part for part in parts}
     by_bounds = sorted((part.file for part in parts), key=lambda file: (file.bounds.get("offset", (0, 0)), file.path))
-    made: list[NewFile] = []
-    for listed in parts_of([(file, read_footer(rules.store, file)) for file in by_bounds], rules.file_bytes):
-        left = [of_path[file.path] for file, _ in listed]
+    with _arrow_errors():
+        footers = [(file, read_footer(rules.store, file)) for file in by_bounds]
+    return [tuple(of_path[file.path] for file, _ in listed) for listed in parts_of(footers, rules.file_bytes) if listed]
+
+
+def size_of_parts(parts: Parts) -> int:
+    """Return the number of bytes that a task reads."""
+    return sum(part.file.size for part in parts)
+
+
+def rewriter(rules: ParquetRules) -> partial[list[NewFile]]:
+    """Return `rewrite_parts` bound to its rules."""
+    return partial(rewrite_parts, rules)
+
+
+def rewrite_parts(rules: ParquetRules, parts: Parts) -> list[NewFile]:
+    """Return new files with the rows that are left. Raises PipelineError for a damaged file, OSError."""
+    with _arrow_errors():
+        if not rules.arrangement.is_plain:
+            return _copy(rules, parts)
+        left, made = list(parts), list[NewFile]()
         while left:
             try:
-                made += _merge(rules, left)
+                return made + _merge(rules, left)
             except UnorderedFileError as error:
-                alone = of_path[error.file.path]
+                alone = next(part for part in left if part.file is error.file)
                 left = [part for part in left if part is not alone]
                 made += _copy(rules, [alone])
-            except pa.ArrowException as error:
-                raise PipelineError(f"a file of the table cannot be read: {error}; see the audit") from error
-            else:
-                break
-    return made
+        return made
+
+
+@contextmanager
+def _arrow_errors() -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise PipelineError(f"a file of the table cannot be read: {error}; see the audit") from error
 
 
 def _merge(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:
