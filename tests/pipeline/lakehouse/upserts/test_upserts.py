@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import audit_table
 from warmlog.pipeline.lakehouse.job import TableSettings
 from warmlog.pipeline.lakehouse.pace import Targets
-from warmlog.pipeline.lakehouse.stream import TableSink
 from warmlog.pipeline.runner import LocalRunner
-from warmlog.pipeline.source.options import COLUMNS
 
 
 def test_each_key_has_the_row_of_its_newest_record(kind: Kind, tmp_path: Path) -> None:
@@ -206,13 +203,3 @@ def test_a_table_that_only_grows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"has delta\.appendOnly, and rows would be replaced"):
         upserted(table, writer)
     assert model_in(tmp_path, "delta") == {(0, b"a"): (0, b"1")}
-
-
-def test_a_stream_of_spark_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="a stream of Spark cannot upsert"):
-        TableSink(str(tmp_path / "delta"), upsert=True)
-    writer = KeyedWriter(tmp_path / "data")
-    writer.add((b"a", b"1"))
-    upserted(open_in(tmp_path, "delta"), writer)
-    with pytest.raises(PipelineError, match="has one row for each key, which a stream of Spark cannot continue"):
-        TableSink(str(tmp_path / "delta"))(SimpleNamespace(columns=COLUMNS), 0)
