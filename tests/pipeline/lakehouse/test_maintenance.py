@@ -39,7 +39,7 @@ from tests.pipeline.lakehouse.test_exactly_once import (
 from tests.pipeline.lakehouse.test_table import recreate
 from warmlog.cli.root import root
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.delta import DeltaTable
+from warmlog.pipeline.lakehouse.delta.table import DeltaTable
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.maintenance.delta import DeltaUpkeep
 from warmlog.pipeline.lakehouse.maintenance.iceberg import IcebergUpkeep
@@ -401,12 +401,12 @@ def test_the_receipts_of_a_long_log_are_read(
     writer: DirectoryWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is read in parts, until the ledger is among them."""
-    from warmlog.pipeline.lakehouse import delta
+    from warmlog.pipeline.lakehouse.delta import table
 
-    monkeypatch.setattr(delta, "FIRST_ENTRIES", 2)
+    monkeypatch.setattr(table, "FIRST_ENTRIES", 2)
     copied(open_in(tmp_path, "delta"), options_of(writer, maxOffsetsPerTrigger=10))
-    table = open_in(tmp_path, "delta")
-    assert [commit.version for commit in table.commits()] == list(range(9, 0, -1))
+    opened = open_in(tmp_path, "delta")
+    assert [commit.version for commit in opened.commits()] == list(range(9, 0, -1))
     maintained(tmp_path, "delta")
     assert [commit.version for commit in open_in(tmp_path, "delta").commits()] == [10]
 

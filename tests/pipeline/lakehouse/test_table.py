@@ -31,7 +31,7 @@ from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.table import table as table_command
 from warmlog.client.blocking import Client
 from warmlog.pipeline.errors import DataLossError, PipelineError
-from warmlog.pipeline.lakehouse.delta_actions import stats_of
+from warmlog.pipeline.lakehouse.delta.actions import stats_of
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
 from warmlog.pipeline.lakehouse.receipts import parse_receipt

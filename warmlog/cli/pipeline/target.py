@@ -10,7 +10,7 @@ from warmlog.cli.options import assignment
 
 if TYPE_CHECKING:
     from warmlog.pipeline.lakehouse.arrangement.spec import Wanted
-    from warmlog.pipeline.lakehouse.delta import DeltaTable
+    from warmlog.pipeline.lakehouse.delta.table import DeltaTable
     from warmlog.pipeline.lakehouse.iceberg import IcebergTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])

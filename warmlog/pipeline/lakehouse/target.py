@@ -5,7 +5,8 @@ from pathlib import Path
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted
-from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_uri
+from warmlog.pipeline.lakehouse.delta.storage import check_storage
+from warmlog.pipeline.lakehouse.delta.table import DeltaTable, delta_uri
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable, open_catalog
 from warmlog.pipeline.lakehouse.migration.archive import is_archive
 
@@ -35,5 +36,6 @@ def open_table(
             raise PipelineError(f"{target} is a local directory: storage options ({names}) are for object stores")
         if "://" not in uri and is_archive(Path(uri)):
             raise PipelineError(f"{uri} is an archive of an earlier version: warmlog pipeline table migrate {uri}")
+        check_storage(uri, storage or {})
         return DeltaTable(uri, columns, storage or {}, wanted)
     return IcebergTable(open_catalog(catalog, warehouse, storage or {}), target, columns, wanted)

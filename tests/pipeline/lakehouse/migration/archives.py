@@ -8,7 +8,7 @@ from typing import Any
 from tests.documents import ROOT
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
-from warmlog.pipeline.lakehouse.delta import DeltaTable
+from warmlog.pipeline.lakehouse.delta.table import DeltaTable
 from warmlog.pipeline.lakehouse.target import open_table
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import ReadOptions, read_options

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.delta import DeltaTable, delta_errors
-from warmlog.pipeline.lakehouse.delta_actions import add_action, remove_action
+from warmlog.pipeline.lakehouse.delta.actions import add_action, remove_action
+from warmlog.pipeline.lakehouse.delta.table import DeltaTable, delta_errors
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.history import mark_of
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded

@@ -7,7 +7,7 @@ made from a history or a ledger that was.
 import json
 from typing import Any
 
-from warmlog.pipeline.lakehouse.delta import USER_METADATA, DeltaTable
+from warmlog.pipeline.lakehouse.delta.table import USER_METADATA, DeltaTable
 from warmlog.pipeline.lakehouse.iceberg import IcebergTable, is_first
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
 from warmlog.pipeline.lakehouse.table import Table

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.arrangement.delta import arrangement_of, creation, plain_value
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
-from warmlog.pipeline.lakehouse.delta_actions import (
+from warmlog.pipeline.lakehouse.delta.actions import (
     NO_EPOCH,
     add_action,
     remove_action,
