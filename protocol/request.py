@@ -5,16 +5,16 @@ names the field. Timestamps are milliseconds since the epoch, durations millisec
 """
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 # Kafka's max.partition.fetch.bytes; a consumer may hold this much per partition
 DEFAULT_PARTITION_FETCH_BYTES = 1 << 20
 DEFAULT_FETCH_BYTES = 50 << 20  # Kafka's fetch.max.bytes
-LATEST_TIMESTAMP = -1  # ListOffsets: the offset of the next record
-EARLIEST_TIMESTAMP = -2  # ListOffsets: the log start offset
-MAX_TIMESTAMP = -3  # ListOffsets: the record with the greatest timestamp (KIP-734)
+LATEST_TIMESTAMP: Final = -1  # ListOffsets: the offset of the next record
+EARLIEST_TIMESTAMP: Final = -2  # ListOffsets: the log start offset
+MAX_TIMESTAMP: Final = -3  # ListOffsets: the record with the greatest timestamp (KIP-734)
 
 Int16 = Annotated[int, Meta(ge=-(1 << 15), lt=1 << 15)]
 Int32 = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]

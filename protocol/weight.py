@@ -29,6 +29,8 @@ def weight(value: Any, limit: int) -> int:
         field = getattr(value, name)
         if type(field) is tuple:
             total += len(field)
+            if total > limit or not any(map(_is_value_with_parts, set(map(type, field)))):
+                continue
             for each in field:
                 if total > limit or not isinstance(each, Value):
                     break
@@ -84,9 +86,15 @@ def _part_names(kind: type[Value]) -> tuple[str, ...]:
 
 
 @cache
+def _is_value_with_parts(kind: type) -> bool:
+    """Return whether a type is one of `Value`, with fields that may hold containers."""
+    return issubclass(kind, Value) and bool(_part_names(kind))
+
+
+@cache
 def _has_type_with_parts(kind: type) -> bool:
     """Return whether values of a type may have parts."""
-    return bool(_part_names(kind)) if issubclass(kind, Value) else issubclass(kind, list | tuple)
+    return _is_value_with_parts(kind) or issubclass(kind, list | tuple)
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -170,22 +170,28 @@ class CoordinatorAppends:
 
 
 def _batches(rows: Rows, max_bytes: int) -> Iterator[Rows]:
-    """Split rows into batches of limited size."""
+    """Split rows into batches of limited size; a row that exceeds it is a batch of its own."""
+    overhead = record_size_bound(None, None)
+    sizes = [len(key) + len(value or b"") for key, value in rows]
+    if sum(sizes) + overhead * len(rows) <= max_bytes:
+        yield rows
+        return
     start = size = 0
-    for index, (key, value) in enumerate(rows):
-        row_size = record_size_bound(key, value)
-        if size + row_size > max_bytes and index > start:
+    for index, row_size in enumerate(sizes):
+        if size + row_size + overhead > max_bytes and index > start:
             yield rows[start:index]
             start, size = index, 0
-        size += row_size
+        size += row_size + overhead
     yield rows[start:]
 
 
 def _check_size(rows: Rows, max_bytes: int) -> None:
-    """Raise BatchTooLargeError if no batch can hold the records, before one is built: members may send megabytes."""
-    size = sum([len(key) + len(value or b"") for key, value in rows])
-    if size > max_bytes:
-        raise BatchTooLargeError(f"records of {size} bytes, more than a batch of {max_bytes} bytes can hold")
+    """Raise BatchTooLargeError if no batch can hold a record, before one is built: members may send megabytes."""
+    if len(rows) == 1:  # `_batches` keeps those of several records below the limit
+        ((key, value),) = rows
+        size = len(key) + len(value or b"")
+        if size > max_bytes:
+            raise BatchTooLargeError(f"records of {size} bytes, more than a batch of {max_bytes} bytes can hold")
 
 
 def _code_of(error: Exception) -> ErrorCode:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress, islice
 
 import trio
 
@@ -20,7 +20,7 @@ from warmlog.broker.groups.consumer.state import ConsumerGroup
 from warmlog.broker.groups.group import Group
 from warmlog.broker.groups.holdings import GROUP_BYTES
 from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP, OffsetWrite, OffsetWriter, begun_write
-from warmlog.broker.groups.offsets import ENTRY_BYTES, held_bytes
+from warmlog.broker.groups.offsets import check_offsets, values_of
 from warmlog.broker.groups.pending_offsets import PendingOffset
 from warmlog.broker.groups.registry import Checkpoint, GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
@@ -33,7 +33,6 @@ from warmlog.protocol.groups import OffsetToCommit
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from warmlog.protocol.kafka.group_records import (
     NO_TIME,
-    OffsetAndMetadata,
     encode_offset_key,
     encode_offsets,
 )
@@ -98,43 +97,34 @@ class OffsetCommits:
         begun is completed in any case. Writes several batches if there are many offsets.
         """
         errors: list[ErrorCode] = []
-        valid: list[int] = []  # indexes of the offsets to write
+        writes: list[tuple[Sequence[int], OffsetWrite]] = []  # with the indexes of their offsets
         max_metadata_size = self._groups.settings.offset_metadata_max_bytes
         for start in range(0, len(offsets), OFFSETS_PER_STEP):
-            for index, requested in enumerate(offsets[start : start + OFFSETS_PER_STEP], start):
-                error = self._check_offset(requested, max_metadata_size)
-                errors.append(error)
-                if error is ErrorCode.NONE:
-                    valid.append(index)
+            step = offsets[start : start + OFFSETS_PER_STEP]
+            checked = check_offsets(step, self._partitions.by_name, max_metadata_size)
+            errors += checked
+            indexes, chosen = _valid(range(start, start + len(step)), step, checked)
             await checkpoint()
-        writes: list[tuple[list[int], OffsetWrite]] = []
-        for start in range(0, len(valid), OFFSETS_PER_STEP):
-            indexes = valid[start : start + OFFSETS_PER_STEP]
+            if not chosen:
+                continue
             error = ErrorCode.NONE if producer is None else _failure_of(writes)
-            chosen = [offsets[index] for index in indexes]
             error = error or await self._check_commit(name, committer, chosen, in_transaction=producer is not None)
             refused = [error] * len(chosen) if error else self._refused(name, committer, chosen, producer)
-            for index, error in zip(indexes, refused, strict=True):
-                errors[index] = error
-            indexes = [index for index in indexes if errors[index] is ErrorCode.NONE]
+            if any(refused):
+                for index, error in zip(indexes, refused, strict=True):
+                    errors[index] = error
+                indexes, chosen = _valid(indexes, chosen, refused)
             shard = self._groups.shard_of(name)
-            if indexes and shard is not None:
-                chosen = [offsets[index] for index in indexes]
+            if chosen and shard is not None:
                 writes.append((indexes, self._write_offsets(shard, name, chosen, retention_ms, producer)))
-            await checkpoint()
         with self._writer.time_limit():
             for _, write in writes:
                 await write.wait()
         for indexes, write in writes:
-            for index in indexes:
-                errors[index] = write.value
+            if write.value is not ErrorCode.NONE:
+                for index in indexes:
+                    errors[index] = write.value
         return errors
-
-    def _check_offset(self, requested: OffsetToCommit, max_metadata_size: int) -> ErrorCode:
-        if not self.exists(requested):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        is_too_large = len(requested.metadata) > max_metadata_size
-        return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
 
     def exists(self, requested: OffsetToCommit) -> bool:
         """Return whether the partition of an offset exists, online or offline."""
@@ -178,10 +168,10 @@ class OffsetCommits:
     def _refused(
         self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], producer: LogProducer | None
     ) -> list[ErrorCode]:
-        """Return an error code per offset: a member may commit for what it had in an earlier epoch (KIP-1251)."""
+        """Return an error code per offset, or none: a member may commit what it had in an earlier epoch (KIP-1251)."""
         group = self._groups.get(name)
         if not isinstance(group, ConsumerGroup | StreamsGroup):
-            return [ErrorCode.NONE] * len(offsets)
+            return []
         verdict = self._verdict(group, committer, in_transaction=producer is not None)
         if isinstance(verdict, StreamsCommitVerdict):
             return [verdict.partition(each.topic, each.partition) for each in offsets]
@@ -192,10 +182,7 @@ class OffsetCommits:
         shard = self._groups.shard_of(group.group_id)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
-        growth = 0
-        for offset in offsets:
-            known = shard.offsets.get(group.group_id, offset.topic, offset.partition)
-            growth += ENTRY_BYTES + len(offset.metadata) - held_bytes(known)
+        growth = shard.offsets.growth(group.group_id, offsets)
         if not self._groups.holdings.admit(group.owner or committer.holder, growth):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         group.owner = group.owner or committer.holder  # it was loaded
@@ -212,42 +199,27 @@ class OffsetCommits:
         """Append offsets, and apply them to memory once they are written."""
         now_ms = self._groups.clock()
         expire_ms = NO_TIME if retention_ms is None else min(now_ms + retention_ms, MAX_INT64)
-        topic_ids = {topic: self._topic_id(topic) for topic in {requested.topic for requested in offsets}}
-        entries = [
-            (
-                requested.topic,
-                requested.partition,
-                OffsetAndMetadata(
-                    offset=requested.offset,
-                    leader_epoch=requested.leader_epoch,
-                    metadata=requested.metadata,
-                    commit_ms=now_ms,
-                    expire_ms=expire_ms,
-                    topic_id=topic_ids[requested.topic],
-                ),
-            )
-            for requested in offsets
-        ]
+        values, topic_ids = values_of(offsets, self._topic_id, now_ms, expire_ms)
 
         def put(record_offsets: Sequence[int]) -> None:
             if shard.get(name) is None:  # the group, without these offsets, was deleted during the write
                 shard.create(name)
             deleted = {topic for topic, topic_id in topic_ids.items() if self._topic_id(topic) != topic_id}
             if deleted:
-                self._remove_deleted(shard, name, [entry[:2] for entry in entries if entry[0] in deleted])
-            for (topic, partition, value), offset in zip(entries, record_offsets, strict=False):
-                if topic in deleted:
-                    continue
-                if producer is None:
-                    shard.offsets.put(name, topic, partition, value, offset)
-                else:
-                    shard.put_pending(producer.id, PendingOffset(name, topic, partition, value, offset))
+                unused = [(each.topic, each.partition) for each in offsets if each.topic in deleted]
+                self._remove_deleted(shard, name, unused)
+            if producer is None:
+                shard.offsets.put_all(name, offsets, values, record_offsets, without=deleted)
+            else:
+                for each, value, offset in zip(offsets, values, record_offsets, strict=False):
+                    if each.topic not in deleted:
+                        shard.put_pending(producer.id, PendingOffset(name, each.topic, each.partition, value, offset))
             group = shard.get(name)
             if group is not None:
                 self._groups.settle(shard, group)
 
         try:
-            rows: Rows = [*encode_offsets(name, entries)]
+            rows: Rows = [*encode_offsets(name, offsets, values)]
         except MalformedError:  # every other field was checked: the metadata exceeds a record's length field
             refused = begun_write()
             refused.settle(ErrorCode.OFFSET_METADATA_TOO_LARGE)
@@ -410,6 +382,16 @@ class OffsetCommits:
     def _topic_id(self, name: str) -> bytes:
         topic = self._partitions.topic(name)
         return NO_TOPIC_ID if topic is None else topic.id.bytes
+
+
+def _valid(
+    indexes: Sequence[int], offsets: Sequence[OffsetToCommit], errors: Sequence[ErrorCode]
+) -> tuple[Sequence[int], Sequence[OffsetToCommit]]:
+    """Return the indexes and offsets whose error is NONE."""
+    if not any(errors):
+        return indexes, offsets
+    flags = [error is ErrorCode.NONE for error in errors]
+    return list(compress(indexes, flags)), list(compress(offsets, flags))
 
 
 def _has_offset(shard: GroupShard, name: str, topic: str, partition: int) -> bool:

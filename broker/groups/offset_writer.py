@@ -12,10 +12,11 @@ from warmlog.broker.groups.group import Group
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.shard import GroupShard
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.engine import ENGINE
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata, encode_offset_key
 from warmlog.protocol.partitions import TopicPartition
 
-OFFSETS_PER_STEP = 128  # offsets written as one batch between two checkpoints: about 2 ms
+OFFSETS_PER_STEP = ENGINE.loop_work // 4  # offsets written as one batch between two checkpoints: about 2 ms
 
 
 OffsetWrite: TypeAlias = PendingAnswer[ErrorCode]  # COORDINATOR_NOT_AVAILABLE until the outcome is known

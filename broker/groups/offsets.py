@@ -5,20 +5,27 @@ Invariant: of two values for one partition, the one whose record is later in the
 Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, OffsetExpirationConditionImpl.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Final
 
 from warmlog.broker.groups.group import Group
+from warmlog.broker.metadata.topic import Topic
+from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.groups import CommittedPartition, OffsetToCommit
 from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
 
-ENTRY_BYTES = 300  # bytes of an offset in memory, without its metadata
+ENTRY_BYTES: Final = 300  # bytes of an offset in memory, without its metadata
+_NONE: Final = ErrorCode.NONE
 
 
-class Committed(NamedTuple):
+class Committed:
     """A committed offset, and the offset of its record in `__consumer_offsets`."""
 
-    value: OffsetAndMetadata
-    record_offset: int
+    __slots__ = ("record_offset", "value")
+
+    def __init__(self, value: OffsetAndMetadata, record_offset: int) -> None:
+        self.value = value
+        self.record_offset = record_offset
 
 
 class Offsets:
@@ -62,7 +69,35 @@ class Offsets:
             yield topic, dict(partitions)
 
     def put(self, group: str, topic: str, partition: int, value: OffsetAndMetadata, record_offset: int) -> None:
-        """Set an offset, unless a later record has set or removed it."""
+        """Set an offset, unless a later record has set it."""
+        growth = _put(self._partitions_of(group, topic), partition, value, record_offset)
+        self._bytes[group] = self._bytes.get(group, 0) + growth
+
+    def put_all(
+        self,
+        group: str,
+        requested: Sequence[OffsetToCommit],
+        values: Sequence[OffsetAndMetadata],
+        record_offsets: Sequence[int],
+        without: Container[str],
+    ) -> None:
+        """Set the offsets of the partitions requested, as many as have record offsets, without those of some topics."""
+        partitions: dict[int, Committed] = {}
+        last: str | None = None
+        is_left_out, growth = False, 0
+        for each, value, record_offset in zip(requested, values, record_offsets, strict=False):
+            topic = each.topic
+            if topic != last:
+                last, is_left_out = topic, topic in without
+                if not is_left_out:
+                    partitions = self._partitions_of(group, topic)
+            if not is_left_out:
+                growth += _put(partitions, each.partition, value, record_offset)
+        if growth:
+            self._bytes[group] = self._bytes.get(group, 0) + growth
+
+    def _partitions_of(self, group: str, topic: str) -> dict[int, Committed]:
+        """Return the offsets of a topic, to which one will be added if there are none."""
         topics = self._groups.get(group)
         if topics is None:
             topics = self._groups[group] = {}
@@ -70,10 +105,21 @@ class Offsets:
         if partitions is None:
             partitions = topics[topic] = {}
             self._committed_for.setdefault(topic, {})[group] = None
-        known = partitions.get(partition)
-        if known is None or known.record_offset < record_offset:
-            partitions[partition] = Committed(value, record_offset)
-            self._bytes[group] = self._bytes.get(group, 0) + held_bytes(value) - held_bytes(known and known.value)
+        return partitions
+
+    def growth(self, group: str, requested: Sequence[OffsetToCommit]) -> int:
+        """Return how many more bytes a group would hold with these offsets."""
+        topics = self._groups.get(group, {})
+        partitions: dict[int, Committed] = {}
+        last: str | None = None
+        growth = 0
+        for each in requested:
+            topic = each.topic
+            if topic != last:
+                partitions, last = topics.get(topic, {}), topic
+            known = partitions.get(each.partition)
+            growth += ENTRY_BYTES + len(each.metadata) - (0 if known is None else held_bytes(known.value))
+        return growth
 
     def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:
         """Remove an offset, unless it was committed after the tombstone at `record_offset`."""
@@ -147,6 +193,74 @@ class Offsets:
             for topic, partition, value in self.of(group.group_id)
             if not group.is_subscribed(topic) and _is_expired(value, since_ms, now_ms, retention_ms)
         ]
+
+
+def check_offsets(
+    requested: Sequence[OffsetToCommit], topics: Mapping[str, Topic], max_metadata_size: int
+) -> list[ErrorCode]:
+    """Return an error code for each offset to commit: its partition must exist, and its metadata must not be large."""
+    errors: list[ErrorCode] = []
+    last: str | None = None
+    partitions = 0
+    for each in requested:
+        topic = each.topic
+        if topic != last:
+            known, last = topics.get(topic), topic
+            partitions = 0 if known is None else known.partitions
+        if not 0 <= each.partition < partitions:
+            errors.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif len(each.metadata) > max_metadata_size:
+            errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        else:
+            errors.append(_NONE)
+    return errors
+
+
+def values_of(
+    requested: Sequence[OffsetToCommit], topic_id_of: Callable[[str], bytes], commit_ms: int, expire_ms: int
+) -> tuple[list[OffsetAndMetadata], dict[str, bytes]]:
+    """Return the values to store, and the ids of their topics by name."""
+    values: list[OffsetAndMetadata] = []
+    topic_ids: dict[str, bytes] = {}
+    last: str | None = None
+    topic_id = b""
+    for each in requested:
+        topic = each.topic
+        if topic != last:
+            topic_id, last = topic_id_of(topic), topic
+            topic_ids[topic] = topic_id
+        values.append(
+            OffsetAndMetadata(
+                offset=each.offset,
+                leader_epoch=each.leader_epoch,
+                metadata=each.metadata,
+                commit_ms=commit_ms,
+                expire_ms=expire_ms,
+                topic_id=topic_id,
+            )
+        )
+    return values, topic_ids
+
+
+def results_of(requested: Sequence[OffsetToCommit], errors: Sequence[ErrorCode]) -> list[CommittedPartition]:
+    """Return the result of a commit for each offset."""
+    return [
+        CommittedPartition(topic=each.topic, partition=each.partition, error=error)
+        for each, error in zip(requested, errors, strict=True)
+    ]
+
+
+def _put(partitions: dict[int, Committed], partition: int, value: OffsetAndMetadata, record_offset: int) -> int:
+    """Set an offset unless a later record has set it; return by how many bytes this grows."""
+    known = partitions.get(partition)
+    if known is None:
+        partitions[partition] = Committed(value, record_offset)
+        return held_bytes(value)
+    growth = 0
+    if known.record_offset < record_offset:
+        growth = len(value.metadata) - len(known.value.metadata)
+        known.value, known.record_offset = value, record_offset
+    return growth
 
 
 def held_bytes(value: OffsetAndMetadata | None) -> int:

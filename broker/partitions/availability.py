@@ -69,7 +69,7 @@ class Availability:
 
     def lead(self, partition: Partition) -> None:
         """Make a partition, which this broker leads from now on, visible to clients."""
-        self._map.partitions[partition.topic, partition.index] = partition
+        self._map.lead(partition)
         self._report_led(partition)
 
     def _report_led(self, partition: Partition) -> None:
@@ -78,7 +78,7 @@ class Availability:
 
     def resign(self, partition: Partition) -> None:
         """Hide a partition from clients, because this broker no longer leads it."""
-        if self._map.partitions.pop((partition.topic, partition.index), None) is not None:
+        if self._map.resign(partition):
             for resigned in self.on_resign:
                 resigned(partition)
 
@@ -102,7 +102,7 @@ class Availability:
     def _lose(self, partition: Partition, reason: str) -> None:
         """Mark a partition offline, and close its log in the background."""
         self._map.local.pop((partition.topic, partition.index), None)
-        self._map.partitions.pop((partition.topic, partition.index), None)
+        self._map.resign(partition)
         self._map.offline[partition.topic, partition.index] = reason
         partition.log.fail(reason)
         partition.wake_all()

@@ -18,9 +18,9 @@ GroupCoordinatorRecordHelpers.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError, UnwritableError
 from warmlog.protocol.kafka.codec.engine import ENGINE
@@ -54,6 +54,18 @@ class OffsetKey(NamedTuple):
     group: str
     topic: str
     partition: int
+
+
+class PartitionOfTopic(Protocol):
+    """Anything that names a partition."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+
+    @property
+    def partition(self) -> int:
+        """Index of the partition."""
 
 
 class GroupKey(NamedTuple):
@@ -110,6 +122,10 @@ class StoredGroup(Value, frozen=True, kw_only=True, gc=False):
 
 
 _OFFSET_KEY = Struct(Field("group", STRING), Field("topic", STRING), Field("partition", INT32), into=OffsetKey)
+# The same key written of a partition, in reply to the group.
+_KEY_IN_GROUP = Struct(
+    Field("group", STRING, per_reply=lambda group, _: group), Field("topic", STRING), Field("partition", INT32)
+)
 _GROUP_KEY = Struct(Field("group", STRING), into=GroupKey)
 _OFFSET = Struct(
     Field("offset", INT64),
@@ -192,23 +208,22 @@ def encode_offset(committed: OffsetAndMetadata) -> bytes:
     return _encode(_OFFSET, _OFFSET_VERSION if committed.expire_ms == NO_TIME else _EXPIRING_OFFSET_VERSION, committed)
 
 
-def encode_offsets(group: str, offsets: Iterable[tuple[str, int, OffsetAndMetadata]]) -> list[tuple[bytes, bytes]]:
-    """Encode the keys and values of offsets that a group commits, given as (topic, partition, offset).
+def encode_offsets(
+    group: str, partitions: Sequence[PartitionOfTopic], offsets: Sequence[OffsetAndMetadata]
+) -> list[tuple[bytes, bytes]]:
+    """Encode the keys and values of offsets that a group commits: all with `expire_ms`, or all without.
 
-    Equals `encode_offset_key` and `encode_offset` of each, but resolves the tables only once. Raises MalformedError for
-    a name or metadata that is too long.
+    Equals `encode_offset_key` and `encode_offset` of each. Raises MalformedError for a name or metadata that is too
+    long.
     """
-    write_key, key_prefix = _writer(_OFFSET_KEY, 1).write, _PREFIXES[1]
-    write, prefix = _writer(_OFFSET, _OFFSET_VERSION).write, _PREFIXES[_OFFSET_VERSION]
-    rows = []
+    expires = bool(offsets) and offsets[0].expire_ms != NO_TIME
+    version = _EXPIRING_OFFSET_VERSION if expires else _OFFSET_VERSION
     try:
-        for topic, partition, committed in offsets:
-            key = write_key(OffsetKey(group, topic, partition), key_prefix)
-            value = write(committed, prefix) if committed.expire_ms == NO_TIME else encode_offset(committed)
-            rows.append((key, value))
+        keys = _writer(_KEY_IN_GROUP, 1).write_each(partitions, _PREFIXES[1], group)
+        values = _writer(_OFFSET, version).write_each(offsets, _PREFIXES[version])
     except UnwritableError as error:
         raise MalformedError(f"cannot encode a group record: {error}") from None
-    return rows
+    return list(zip(keys, values, strict=True))
 
 
 def decode_group(data: bytes) -> StoredGroup:

@@ -16,6 +16,8 @@ from warmlog.broker.groups.commits import Committer, OffsetCommits
 from warmlog.broker.groups.consumer.state import ConsumerGroup
 from warmlog.broker.groups.coordinator import GroupCoordinator
 from warmlog.broker.groups.deletion import GroupDeletions
+from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP
+from warmlog.broker.groups.offsets import results_of
 from warmlog.broker.groups.registry import GroupRegistry
 from warmlog.broker.groups.service import GroupService
 from warmlog.broker.groups.shard import GroupShard
@@ -57,7 +59,6 @@ from warmlog.protocol.groups import (
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
-    OffsetToCommit,
     PartitionEntry,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -234,7 +235,12 @@ class CommittedOffsetsApi:
             checkpoint=context.checkpoint,
         )
         errors = await context.wait(commit)
-        return OffsetCommitResponse(partitions=await context.map(_committed, request.partitions, errors))
+        results: list[CommittedPartition] = []
+        for start in range(0, len(errors), OFFSETS_PER_STEP):
+            stop = start + OFFSETS_PER_STEP
+            results += results_of(request.partitions[start:stop], errors[start:stop])
+            await context.checkpoint()
+        return OffsetCommitResponse(partitions=tuple(results))
 
     async def fetch(self, request: OffsetFetchRequest, context: Context) -> OffsetFetchResponse:
         """Return committed offsets; with `require_stable`, an error for offsets that an open transaction may change."""
@@ -381,5 +387,5 @@ def _left(member: LeavingMember, error: ErrorCode) -> LeftMember:
     return LeftMember(member_id=member.member_id, instance_id=member.instance_id, error=error)
 
 
-def _committed(requested: OffsetToCommit | PartitionEntry, error: ErrorCode) -> CommittedPartition:
+def _committed(requested: PartitionEntry, error: ErrorCode) -> CommittedPartition:
     return CommittedPartition(topic=requested.topic, partition=requested.partition, error=error)

@@ -5,6 +5,7 @@ that epoch: if it is before the consumer's position, the log was truncated (KIP-
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from warmlog.broker.api.context import Context
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
@@ -21,7 +22,7 @@ from warmlog.protocol.kafka.messages.records.offsets import (
     OffsetForLeaderEpochResponse,
 )
 
-NO_EPOCH = -1
+NO_EPOCH: Final = -1
 
 
 class FencedLeaderEpochError(ProtocolError):

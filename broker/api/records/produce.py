@@ -232,6 +232,7 @@ class _Terms:
     """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
 
     __slots__ = (
+        "_is_plain",
         "_knows_zstd",
         "_must_be_one_batch",
         "_partitions",
@@ -254,6 +255,7 @@ class _Terms:
         self._partitions = partitions
         self._producers = producers
         self._session = context.session
+        self._is_plain = is_plain
         self._must_be_one_batch = request.is_one_batch_each and not is_plain
         self._knows_zstd = is_plain or request.knows_zstd
         self.admission: Admission | None = None
@@ -300,7 +302,8 @@ class _Terms:
 
         Damaged batches pass: the log refuses them.
         """
-        for position, _ in batch_spans(records):
+        positions = (0,) if self._is_plain else [position for position, _ in batch_spans(records)]
+        for position in positions:
             producer_id: int = _PRODUCER_ID.unpack_from(records, position + PRODUCER_ID_POSITION)[0]
             if producer_id >= 0 and partition.log.producers.latest(producer_id) is None:
                 self._producers.admit(self._session, producer_id)

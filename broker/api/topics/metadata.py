@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions: topics and their leaders. Metadata also creates missing topics.
 
-The description of a topic is cached until the topic or a leader epoch changes, since every client requests all of its
-topics every few minutes.
+The description of a topic is cached until the topic or a leader epoch changes, with its bytes for the versions that
+clients use, since every client requests all of its topics every few minutes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +22,7 @@ from warmlog.broker.partitions.topics.catalog import NO_LEADER, PartitionInfo
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
+from warmlog.protocol.kafka.codec.kept import KeptArray
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME, topic_id_text
 from warmlog.protocol.kafka.messages.topics.metadata import (
     DescribeTopicPartitionsRequest,
@@ -38,6 +39,21 @@ STATES_PER_PIECE = 256  # partitions between two readings of the clock: about 50
 MAX_PARTITIONS_PER_PAGE = 2000  # Kafka's max.request.partition.size.limit
 
 
+class _Cached:
+    """The description of a topic, and the states of its partitions for which it is valid.
+
+    checked_at: the state of the catalog in which it was last known to be valid.
+    """
+
+    __slots__ = ("checked_at", "description", "states", "topic")
+
+    def __init__(self, topic: Topic, states: list[int], description: TopicMetadata) -> None:
+        self.topic = topic
+        self.states = states
+        self.description = description
+        self.checked_at: object = None
+
+
 class MetadataApi:
     """Answers Metadata and DescribeTopicPartitions."""
 
@@ -46,8 +62,7 @@ class MetadataApi:
         self._partitions = partitions
         self._cluster_id = cluster_id
         self._advertised = advertised
-        # Descriptions by topic name, with the topic and the states of its partitions for which they are valid.
-        self._cache: dict[str, tuple[Topic, tuple[int, ...], TopicMetadata]] = {}
+        self._cache: dict[str, _Cached] = {}  # by topic name
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -164,33 +179,36 @@ class MetadataApi:
 
     async def _describe(self, topic: Topic, context: Context) -> TopicMetadata:
         """Return a topic's description from the cache, or build it in pieces."""
-        name = topic.name
-        states = await self._states(topic, context)
+        name, state = topic.name, self._partitions.catalog.state
         cached = self._cache.get(name)
-        if cached is None or cached[0] is not topic or cached[1] != states:
+        if cached is not None and cached.topic is topic and cached.checked_at == state:
+            return cached.description
+        states = await self._states(topic, context)
+        if cached is None or cached.topic is not topic or cached.states != states:
             if len(self._cache) > self._partitions.topic_count:  # some were deleted
                 self._cache = {name: kept for name, kept in self._cache.items() if self._partitions.has(name)}
-            cached = self._cache[name] = topic, states, await self._build(topic, context)
-        return cached[2]
+            cached = _Cached(topic, states, await self._build(topic, context))
+        cached.checked_at = state
+        self._cache[name] = cached
+        return cached.description
 
-    async def _states(self, topic: Topic, context: Context) -> tuple[int, ...]:
-        """Return, for each partition, a number that changes with its description; computed in pieces."""
-        state_of = self._partitions.catalog.state_of
+    async def _states(self, topic: Topic, context: Context) -> list[int]:
+        """Return numbers that change with the description of the topic's partitions; computed in pieces."""
+        states_of = self._partitions.catalog.states_of
         states: list[int] = []
         for start in range(0, topic.partitions, STATES_PER_PIECE):
-            end = min(start + STATES_PER_PIECE, topic.partitions)
-            states += [state_of(topic, index) for index in range(start, end)]
+            states += states_of(topic, range(start, min(start + STATES_PER_PIECE, topic.partitions)))
             if context.is_piece_over:
                 await context.pause()
-        return tuple(states)
+        return states
 
     async def _build(self, topic: Topic, context: Context) -> TopicMetadata:
         find = partial(self._partitions.catalog.partition, topic)
         return TopicMetadata(
             name=topic.name,
             topic_id=encode_topic_id(topic.id),
-            partitions=await context.map(
-                lambda index: _partition_metadata(index, find(index)), range(topic.partitions)
+            partitions=KeptArray(
+                await context.map(lambda index: _partition_metadata(index, find(index)), range(topic.partitions))
             ),
         )
 

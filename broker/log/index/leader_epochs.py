@@ -10,17 +10,25 @@ Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache, KIP-101, 
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import count
+from typing import ClassVar
 
 UNDEFINED = -1
+_numbers = count(1)  # its `next` is atomic: logs are opened in several threads
 
 
 class LeaderEpochs:
-    """The epochs of one log. Small enough to be copied for a worker."""
+    """The epochs of one log. Small enough to be copied for a worker.
+
+    changes: a number that differs after each change of `current` in any log of the process.
+    """
+
+    changes: ClassVar[int] = 0
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         """Begin with (epoch, first offset) pairs read from a file; later pairs replace those out of order."""
         self._entries: list[tuple[int, int]] = []
-        self.current = 0
+        self._begin(0)
         self.changed = False
         for epoch, offset in entries:
             if epoch >= 0 and offset >= 0:
@@ -39,7 +47,7 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, first_offset: int) -> None:
         """Begin an epoch at an offset; drop entries with a later epoch or an offset that is not lower."""
-        self.current = max(self.current, epoch)
+        self._begin(max(self.current, epoch))
         entries = self._entries
         if entries and entries[-1][0] == epoch and first_offset >= entries[-1][1]:
             return
@@ -50,7 +58,7 @@ class LeaderEpochs:
 
     def lead_without_entry(self, epoch: int) -> None:
         """Begin a leader epoch in which batches have epochs of another cluster, at most this one."""
-        self.current = max(self.current, epoch)
+        self._begin(max(self.current, epoch))
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop epochs that begin at or past the end of the log."""
@@ -65,13 +73,17 @@ class LeaderEpochs:
         """
         if start_offset < end_offset:
             self.truncate_from_end(end_offset)
-        self.current = max(self.latest, 0)
+        self._begin(max(self.latest, 0))
+
+    def _begin(self, epoch: int) -> None:
+        self.current = epoch
+        LeaderEpochs.changes = next(_numbers)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drop epochs that end at or before the log start offset; the one that contains it begins there."""
-        count = sum(1 for _, first_offset in self._entries if first_offset <= start_offset)
-        if count > 1 or (count and self._entries[0][1] < start_offset):
-            self._entries[:count] = [(self._entries[count - 1][0], start_offset)]
+        begun = sum(1 for _, first_offset in self._entries if first_offset <= start_offset)
+        if begun > 1 or (begun and self._entries[0][1] < start_offset):
+            self._entries[:begun] = [(self._entries[begun - 1][0], start_offset)]
             self.changed = True
 
     def epoch_of(self, offset: int) -> int:

@@ -1,12 +1,15 @@
 """The partitions as in Metadata responses: leaders, replicas and in-sync replicas, of one broker or a cluster."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from warmlog.broker.cluster.image import ClusterImage, ImageDelta
 from warmlog.broker.cluster.keys import CONTROLLER_KEY
 from warmlog.broker.cluster.store_node import StoreNode
 from warmlog.broker.cluster.values import PartitionState, Registration, broker_client_id
+from warmlog.broker.log.index.leader_epochs import LeaderEpochs
 from warmlog.broker.metadata.topic import Topic
 from warmlog.broker.partitions.topics.topic_map import TopicMap
 from warmlog.protocol.partitions import TopicIdPartition
@@ -47,11 +50,18 @@ class Catalog:
         self._node = node
         self._map = topics
         self.broker_changes = 0  # number of changes of registrations
+        self._partition_changes = 0
+        self._changes = Counter[UUID]()  # number of changes of the partitions of each topic
         node.on_change.append(self._follow)
 
     def _follow(self, _: ClusterImage, delta: ImageDelta) -> None:
         if delta.brokers:
             self.broker_changes += 1
+        self._partition_changes += len(delta.partitions)
+        for key in delta.partitions:
+            self._changes[key.topic_id] += 1
+        for topic_id in delta.deleted_topics:
+            del self._changes[topic_id]
 
     @property
     def _image(self) -> ClusterImage:
@@ -99,13 +109,18 @@ class Catalog:
         state = self._image.partitions.get(TopicIdPartition(topic.id, 0))
         return 0 if state is None else len(state.replicas) - len(state.adding)
 
-    def state_of(self, topic: Topic, index: int) -> int:
-        """Return a number that differs whenever `partition` would return another value. Costs nothing.
+    @property
+    def state(self) -> object:
+        """Return a value that differs whenever `partition` would return another value for any partition."""
+        return self._partition_changes + self.broker_changes
 
-        It is the sum of two increasing numbers: one for the partition's state, one for the brokers.
+    def states_of(self, topic: Topic, indexes: range) -> list[int]:
+        """Return numbers that differ whenever `partition` would return another value for one of these partitions.
+
+        Here it is one, the sum of two increasing numbers: one for the states of the topic, one for the brokers.
         """
-        state = self._image.partitions.get(TopicIdPartition(topic.id, index))
-        return UNKNOWN_EPOCH if state is None else state.revision + self.broker_changes
+        del indexes
+        return [self._changes[topic.id] + self.broker_changes]
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return the brokers of a partition that exists.
@@ -133,14 +148,23 @@ class LoneCatalog(Catalog):
         """Return 1."""
         return 1
 
-    def state_of(self, topic: Topic, index: int) -> int:
-        """Return the leader epoch of the log, or UNKNOWN_EPOCH if the partition is offline."""
-        partition = self._map.partitions.get((topic.name, index))
-        return UNKNOWN_EPOCH if partition is None else partition.log.epochs.current
+    @property
+    def state(self) -> object:
+        """Return the state of what is served, and of all leader epochs."""
+        return self._map.changes, LeaderEpochs.changes
+
+    def states_of(self, topic: Topic, indexes: range) -> list[int]:
+        """Return the leader epochs of the logs, UNKNOWN_EPOCH for partitions that are offline."""
+        name, served = topic.name, self._map.partitions
+        states: list[int] = []
+        for index in indexes:
+            partition = served.get((name, index))
+            states.append(UNKNOWN_EPOCH if partition is None else partition.log.epochs.current)
+        return states
 
     def partition(self, topic: Topic, index: int) -> PartitionInfo:
         """Return this broker."""
-        epoch, me = self.state_of(topic, index), (self._node.id,)
+        (epoch,), me = self.states_of(topic, range(index, index + 1)), (self._node.id,)
         if epoch == UNKNOWN_EPOCH:
             return PartitionInfo(NO_LEADER, UNKNOWN_EPOCH, me, ())
         return PartitionInfo(self._node.id, epoch, me, me)

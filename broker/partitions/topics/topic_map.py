@@ -21,6 +21,7 @@ class TopicMap:
         self.partitions: dict[TopicPartition, Partition] = {}  # led by this broker, and visible to clients
         self.local = self.partitions if leads_all else dict[TopicPartition, Partition]()  # all with a log here
         self.offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and the reason
+        self.changes = 0  # number of changes of the partitions led by this broker
         self.pending: dict[str, trio.Event] = {}  # topics whose directories are being created
         self.watchers: list[Callable[[str], None]] = []  # each is called with the name of a topic that has changed
         self._names: dict[bytes, str] = {}  # by id
@@ -47,6 +48,7 @@ class TopicMap:
         """Make a new or extended topic available with these additional partitions."""
         for partition in partitions:
             self.local[topic.name, partition.index] = partition
+        self.changes += 1
         self.enter(topic)
         self._settle(topic)
 
@@ -54,6 +56,16 @@ class TopicMap:
         """Mark an announced topic, which could not be created, as offline."""
         self.offline |= {(topic.name, index): reason for index in range(topic.partitions)}
         self._settle(topic)
+
+    def lead(self, partition: Partition) -> None:
+        """Make a partition visible to clients, because this broker leads it."""
+        self.changes += 1
+        self.partitions[partition.topic, partition.index] = partition
+
+    def resign(self, partition: Partition) -> bool:
+        """Hide a partition from clients; return False if it was not visible."""
+        self.changes += 1
+        return self.partitions.pop((partition.topic, partition.index), None) is not None
 
     def enter(self, topic: Topic) -> None:
         """Add a topic, or its changed state."""
@@ -91,6 +103,7 @@ class TopicMap:
     def take_out(self, topic: Topic) -> tuple[list[Partition], bool]:
         """Remove a topic; return its partitions, and whether some are offline."""
         self.forget(topic)
+        self.changes += 1
         name, served, is_offline = topic.name, [], False
         for index in range(topic.partitions):
             partition = self.local.pop((name, index), None)

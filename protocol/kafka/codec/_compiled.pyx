@@ -47,6 +47,7 @@ from warmlog.protocol.kafka.codec.bounds import (
     refuse_varint,
     refuse_work,
 )
+from warmlog.protocol.kafka.codec.kept import KeptArray
 from warmlog.protocol.kafka.codec.plan import Code
 from warmlog.protocol.kafka.codec.plan import ReadPlan as PlanOfNothing
 from warmlog.protocol.kafka.codec.reader import _no_names
@@ -754,6 +755,7 @@ cdef class WriteStep:
     cdef int code
     cdef int element
     cdef bint nullable
+    cdef bint kept
     cdef bint required
     cdef bint has_null
     cdef str attr
@@ -781,6 +783,7 @@ cdef class WriteStep:
         self.code = step.code
         self.element = step.element or 0
         self.nullable = step.nullable
+        self.kept = step.kept
         self.attr = None if step.attr is None else intern(step.attr)
         self.key = step.key
         self.get = step.get
@@ -1127,7 +1130,20 @@ cdef int write_step(WriteStep step, Output out, object owner, bint unknown) exce
         return write_struct(step.of, out, value, False)
     if code == FLAT:
         return write_groups(step, out, value, owner)
+    if step.kept and type(value) is KeptArray:
+        return write_kept(step, out, value)
     return write_array(step, out, value)
+
+
+cdef int write_kept(WriteStep step, Output out, object values) except -1:
+    cdef Py_ssize_t start = out.size
+    cdef bytes data = values.written.get(step)
+    if data is None:
+        write_array(step, out, values)
+        values.keep(step, PyBytes_FromStringAndSize(<const char *>out.data + start, out.size - start))
+        return 0
+    out.work(PyBytes_GET_SIZE(data) >> COPY_SHIFT)
+    return out.raw(PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
 
 cdef int write_array(WriteStep step, Output out, object value) except -1:
@@ -1219,12 +1235,16 @@ cdef int write_struct(WritePlan plan, Output out, object owner, bint unknown) ex
 cdef int write_tagged(WritePlan plan, Output out, object owner) except -1:
     """Write the tagged fields that differ from their defaults. Each is written, measured, and moved behind its size."""
     cdef WriteStep step
-    cdef list given = []
+    cdef list given = None
     cdef Py_ssize_t start, size, head
     for step in plan.tagged:
         value = owner.get(step.key, step.default) if step.key is not None else value_of(step, out, owner)
-        if value != step.default:
+        if value is not step.default and value != step.default:
+            if given is None:
+                given = []
             given.append(step)
+    if given is None:
+        return out.byte(0)
     out.uvarint(len(given))
     for step in given:
         out.uvarint(<uint64_t>step.tag)
@@ -1256,11 +1276,15 @@ cdef class MessageWriter:
         self.steps = WritePlan(plan, self.per_reply)
         self.flexible = plan.flexible
 
-    cdef int run(self, Output out, object value) except -1:
+    cdef int set_up(self, Output out) except -1:
         cdef Py_ssize_t version
         out.flexible = self.flexible
         if self.per_reply:
             out.per_reply = [compute(out.request, version) for compute, version in self.per_reply]
+        return 0
+
+    cdef int run(self, Output out, object value) except -1:
+        self.set_up(out)
         return write_struct(self.steps, out, value, False)
 
     def write(self, value, bytes start=b"", request=None):
@@ -1271,6 +1295,21 @@ cdef class MessageWriter:
         out.raw(PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
         self.run(out, value)
         return out.written()
+
+    def write_each(self, values, bytes start=b"", request=None):
+        """Write a message for each value, as `write` does. What is computed once for a reply is computed once."""
+        cdef Output out = Output()
+        cdef list written = []
+        out.work_left = BREATH
+        out.request = request
+        self.set_up(out)
+        for value in values:
+            out.size = out.slices_size = 0
+            out.cuts = None
+            out.raw(PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
+            write_struct(self.steps, out, value, False)
+            written.append(out.written())
+        return written
 
 
 cdef class ReplyEncoder:

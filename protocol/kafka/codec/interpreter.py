@@ -5,6 +5,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
+from warmlog.protocol.kafka.codec.kept import KeptArray
 from warmlog.protocol.kafka.codec.plan import FIXED, Code, ReadPlan, ReadStep, WritePlan, WriteStep
 from warmlog.protocol.kafka.codec.reader import Reader
 from warmlog.protocol.kafka.codec.schema import REQUIRED
@@ -181,14 +182,26 @@ def _write_parts(step: WriteStep, writer: Writer, value: Any, owner: Any, reply:
         if step.nullable:
             writer.raw(b"\1")
         write_struct(step.of, writer, value, reply)
+    elif step.kept and isinstance(value, KeptArray):
+        data = value.written.get(step)
+        if data is not None:
+            writer.kept(data)
+        else:
+            start = writer.size
+            _write_array(step, writer, value, reply)
+            value.keep(step, writer.written_since(start))
     else:
-        writer.count(len(value))
-        for element in value:
-            if step.of is not None:
-                write_struct(step.of, writer, element, reply)
-            else:
-                assert step.element is not None
-                _write_primitive(step.element, writer, element)
+        _write_array(step, writer, value, reply)
+
+
+def _write_array(step: WriteStep, writer: Writer, values: Sequence[Any], reply: Reply) -> None:
+    writer.count(len(values))
+    for element in values:
+        if step.of is not None:
+            write_struct(step.of, writer, element, reply)
+        else:
+            assert step.element is not None
+            _write_primitive(step.element, writer, element)
 
 
 def _write_groups(step: WriteStep, writer: Writer, values: Sequence[Any], owner: Any, reply: Reply) -> None:

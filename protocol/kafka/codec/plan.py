@@ -72,6 +72,7 @@ FIXED: Mapping[Code, str] = {
     Code.THROTTLE: "i",
 }
 _NEVER_NULL = {code.name.lower() for code in FIXED}
+_NEVER_KEPT = {Code.THROTTLE, Code.RECORDS, Code.FLAT}
 _ONLY_BOUND = {"topic_id": Code.UUID, "error": Code.INT16, "throttle": Code.INT32, "records": Code.DATA}
 
 
@@ -133,6 +134,7 @@ class WriteStep:
     replaced: Mapping[int, int] | None = None
     keys: Callable[[Any, Any], Sequence[Any]] | None = None
     tag: int | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,13 +160,12 @@ def write_plan(table: Struct, version: int, *, flexible: bool, bound: bool, titl
     return _Resolver(version, flexible=flexible, bound=bound, title=title).write_struct(table)
 
 
-def per_reply_steps(plan: WritePlan) -> Iterator[WriteStep]:
-    """Iterate over the steps, at any depth, whose value is computed once for the whole reply."""
+def all_steps(plan: WritePlan) -> Iterator[WriteStep]:
+    """Iterate over the steps at any depth."""
     for step in (*plan.steps, *plan.tagged, *(() if plan.inner is None else (plan.inner,))):
-        if step.per_reply is not None:
-            yield step
+        yield step
         if step.of is not None:
-            yield from per_reply_steps(step.of)
+            yield from all_steps(step.of)
 
 
 class _Resolver:
@@ -321,9 +322,16 @@ class _Resolver:
             return replace(step, code=Code.FLAT, of=plan, keys=kind.keys if by_id else None)
         if isinstance(kind, Array):
             if isinstance(kind.of, Struct):
-                return replace(step, of=self.write_struct(kind.of))
+                return replace(step, of=self._write_elements(kind, kind.of), kept=kind.kept and self._bound)
             return replace(step, element=self._code(kind.of, reading=False))
         return step
+
+    def _write_elements(self, kind: Array, of: Struct) -> WritePlan:
+        """Resolve the elements of an array; their bytes can be kept only if they are the same in every reply."""
+        plan = self.write_struct(of)
+        if kind.kept and any(step.code in _NEVER_KEPT or step.per_reply is not None for step in all_steps(plan)):
+            raise TypeError(f"{self._title}: the elements of a kept array depend on the reply")
+        return plan
 
     def _write_groups(self, kind: Flat) -> tuple[WritePlan, bool]:
         """Resolve the groups; also return whether topic ids name them."""

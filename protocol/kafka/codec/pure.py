@@ -1,12 +1,12 @@
 """Run plans in Python, with the same classes, results and errors as the compiled engine (`_compiled.pyx`)."""
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Sequence, Sized
 from struct import Struct, error
 from typing import Any, NoReturn
 
 from warmlog.protocol.kafka.codec.bounds import MAX_ELEMENTS, NO_LIMIT, InvalidRequestError, MalformedError
 from warmlog.protocol.kafka.codec.interpreter import Reply, read_struct, write_struct
-from warmlog.protocol.kafka.codec.plan import ReadPlan, WritePlan, per_reply_steps
+from warmlog.protocol.kafka.codec.plan import ReadPlan, WritePlan, all_steps
 from warmlog.protocol.kafka.codec.reader import FlexibleReader, Reader, _no_names
 from warmlog.protocol.kafka.codec.writer import FlexibleWriter, Writer
 
@@ -43,7 +43,7 @@ class MessageWriter:
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
-        self._per_reply = tuple(per_reply_steps(plan))
+        self._per_reply = tuple([step for step in all_steps(plan) if step.per_reply is not None])
 
     def write(self, value: Any, start: bytes = b"", request: Any = None) -> bytes:
         """Write a message whose records are bytes, after `start`. Raises UnwritableError."""
@@ -51,10 +51,23 @@ class MessageWriter:
         self.run(writer, value, request)
         return writer.written()
 
+    def write_each(self, values: Sequence[Any], start: bytes = b"", request: Any = None) -> list[bytes]:
+        """Write a message for each value, as `write` does. What is computed once for a reply is computed once."""
+        flexible, reply = self.plan.flexible, self._reply(request)
+        written = []
+        for value in values:
+            writer = (FlexibleWriter if flexible else Writer)(start)
+            write_struct(self.plan, writer, value, reply)
+            written.append(writer.written())
+        return written
+
     def run(self, writer: Writer, value: Any, request: Any) -> None:
         """Write a message by a writer."""
+        write_struct(self.plan, writer, value, self._reply(request))
+
+    def _reply(self, request: Any) -> Reply:
         values = {step: step.per_reply(request, step.version) for step in self._per_reply if step.per_reply is not None}
-        write_struct(self.plan, writer, value, Reply(request, values))
+        return Reply(request, values)
 
 
 class RequestDecoder:

@@ -161,10 +161,15 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Elements of one kind; read as a tuple."""
+    """Elements of one kind; read as a tuple.
+
+    kept: bound, the bytes of a `KeptArray` are written once and reused. So no field of an element may depend on the
+    request.
+    """
 
     of: Primitive | Struct
     zero: object = ()
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +187,9 @@ class Flat(Array):
     keys: Callable[[Any, Any], Sequence[Any]] | None = None
 
 
-def array(*fields: Field, into: Callable[..., Any] | None = None) -> Array:
+def array(*fields: Field, into: Callable[..., Any] | None = None, kept: bool = False) -> Array:
     """Describe an array of structs."""
-    return Array(Struct(*fields, into=into))
+    return Array(Struct(*fields, into=into), kept=kept)
 
 
 def flat(

@@ -64,6 +64,21 @@ class Writer:
         """Write bytes that are already encoded."""
         self._bytes += data
 
+    def kept(self, data: bytes) -> None:
+        """Write bytes that were encoded for an earlier reply."""
+        self.work(len(data) >> COPY_SHIFT)
+        self._check_size()
+        self._bytes += data
+
+    @property
+    def size(self) -> int:
+        """The bytes written since the last slice."""
+        return len(self._bytes)
+
+    def written_since(self, start: int) -> bytes:
+        """Return what was written since `size` was `start`, without any slice in between."""
+        return bytes(self._bytes[start:])
+
     def uvarint(self, value: int) -> None:
         """Write seven bits per byte, the lowest first."""
         while value >= 0x80:

@@ -17,6 +17,7 @@ from tests.broker.stored_topics import stored_topics
 from warmlog.broker.coordinator import appends
 from warmlog.broker.coordinator.appends import LogProducer
 from warmlog.broker.groups.commits import Committer
+from warmlog.broker.groups.offset_writer import OFFSETS_PER_STEP
 from warmlog.broker.groups.topic import TOPIC
 from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.broker.metrics.registry import Metrics
@@ -522,11 +523,12 @@ async def test_offsets_that_come_after_the_end_of_their_transaction_begin_no_oth
 
 async def test_all_offsets_of_a_transaction_share_the_error_of_the_first(tmp_path: Path) -> None:
     async with serving(tmp_path) as broker:
+        count = 2 * OFFSETS_PER_STEP + 44
         broker.disk.is_full = True
-        errors = await _commit_in_transaction(broker, 300)
-        assert errors == [ErrorCode.NOT_COORDINATOR] * 300
+        errors = await _commit_in_transaction(broker, count)
+        assert errors == [ErrorCode.NOT_COORDINATOR] * count
         broker.disk.is_full = False
-        assert await _commit_in_transaction(broker, 300) == [ErrorCode.NONE] * 300
+        assert await _commit_in_transaction(broker, count) == [ErrorCode.NONE] * count
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])

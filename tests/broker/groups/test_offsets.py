@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmlog.broker.groups.offsets import Offsets
+from warmlog.broker.groups.offsets import Offsets, values_of
+from warmlog.protocol.groups import OffsetToCommit
 from warmlog.protocol.kafka.group_records import OffsetAndMetadata
 
 GROUPS = st.sampled_from(["g", "h", "i"])
@@ -34,3 +35,38 @@ def test_offsets_are_those_of_the_model(steps: list[tuple[str, str, str, int]], 
     while offsets.forget(2):
         pass
     assert not len(offsets)
+
+
+COMMITS = st.lists(
+    st.builds(
+        OffsetToCommit,
+        topic=TOPICS,
+        partition=st.integers(0, 2),
+        offset=st.integers(0, 9),
+        metadata=st.text("m", max_size=3),
+    ),
+    max_size=8,
+)
+
+
+@given(commits=st.lists(st.tuples(GROUPS, COMMITS), max_size=5), without=st.sets(TOPICS), stored=st.integers(0, 8))
+def test_offsets_of_a_commit_are_put_as_one_after_the_other(
+    commits: list[tuple[str, list[OffsetToCommit]]], without: set[str], stored: int
+) -> None:
+    together, alone, at = Offsets(), Offsets(), 0
+    for group, requested in commits:
+        values, topic_ids = values_of(requested, lambda topic: topic.encode() * 2, at, 7)
+        assert topic_ids == {each.topic: each.topic.encode() * 2 for each in requested}
+        record_offsets = range(at, at + min(stored, len(requested)))
+        at += len(requested)
+        growth = together.growth(group, requested)
+        known = together.bytes_of(group)
+        together.put_all(group, requested, values, record_offsets, without)
+        assert together.bytes_of(group) <= known + growth
+        for each, value, record_offset in zip(requested, values, record_offsets, strict=False):
+            if each.topic not in without:
+                alone.put(group, each.topic, each.partition, value, record_offset)
+        for name in ("g", "h", "i"):
+            assert list(together.of(name)) == list(alone.of(name))
+            assert together.bytes_of(name) == alone.bytes_of(name)
+            assert together.has_any(name) == alone.has_any(name)

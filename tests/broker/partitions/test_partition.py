@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -21,8 +21,10 @@ from warmlog.broker.log.producers.transactions import TransactionMarker
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.errors import NotLeaderError
 from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.disks.write_stalls import MEMORY_S, WriteStalls
 from warmlog.broker.partitions.partition import Append, Partition, StorageError
 from warmlog.broker.partitions.reads.waiters import FetchWaiter
+from warmlog.broker.settings.settings import Settings
 from warmlog.protocol.records.batch import headers
 from warmlog.protocol.records.markers import Outcome
 
@@ -35,11 +37,13 @@ class FailingDisk(Disk):
         self.defect: Exception | None = None
         self.syncs = 0
         self.writes: list[int] = []
+        self.writing: Callable[[], None] = lambda: None
         self.gate = Event()
         self.gate.set()
 
     def pwritev(self, fd: int, buffers: "Sequence[bytes | bytearray | memoryview]", position: int) -> int:
         self.gate.wait()
+        self.writing()
         code, self.write_error = self.write_error, 0
         defect, self.defect = self.defect, None
         if code:
@@ -148,6 +152,100 @@ async def test_large_appends_are_written_by_a_worker_and_what_comes_meanwhile_fo
         for append in [large, *small]:
             await append.wait()
         assert made.stored() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+async def test_by_default_an_append_of_256_kib_is_written_in_its_turn_and_a_larger_one_by_a_worker(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.loop_write_max_bytes = Settings().warmlog_loop_write_max_bytes
+        overhead = len(batch(bytes(200_000))) - 200_000
+        for size, is_written in ((262_144, True), (262_145, False)):
+            append = made.partition.append(batch(bytes(size - overhead)))
+            made.writer.write_queued()
+            assert append.done is is_written, size
+            await append.wait()
+            assert size in made.disk.writes
+
+
+async def test_while_a_disk_stalls_a_worker_writes_everything_above_64_kib(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.loop_write_max_bytes = 1 << 18
+        now, sleeps = [100.0], [0]
+        stalls = WriteStalls(clock=lambda: now[0], switches=lambda: sleeps[0])
+        made.partition.appends.flushes.disk.stalls = stalls
+
+        async def appended(size: int) -> bool:
+            append = made.partition.append(batch(bytes(size)))
+            made.writer.write_queued()
+            is_written = append.done
+            await append.wait()
+            assert append.error is None
+            return is_written
+
+        def stall() -> None:
+            now[0] += 0.1
+            sleeps[0] += 1
+
+        def preempt() -> None:
+            now[0] += 0.1
+
+        made.disk.writing = preempt
+        assert await appended(100_000)
+        made.disk.writing = stall
+        assert await appended(60_000), "small writes are not measured"
+        assert await appended(100_000), "the stall is noticed in this one"
+        assert not await appended(100_000)
+        assert await appended(60_000)
+        now[0] += MEMORY_S
+        assert await appended(100_000), "it is tried again after a while"
+        now[0] += MEMORY_S / 2
+        assert not await appended(100_000), "a worker's stall counts as well"
+        now[0] += MEMORY_S - 0.3
+        made.disk.writing = lambda: None
+        assert not await appended(100_000)
+        now[0] += 0.4
+        assert await appended(100_000)
+        assert await appended(100_000)
+
+
+async def test_large_appends_of_a_turn_share_the_loops_limit(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.loop_write_max_bytes = 1 << 18
+        others = [made.another(f"t{number}") for number in range(5)]
+        sizes = (150_000, 60_000, 100_000, 70_000, 60_000)
+        for _ in range(2):
+            appends = [other.append(batch(bytes(size))) for other, size in zip(others, sizes, strict=True)]
+            made.writer.write_queued()
+            assert [append.done for append in appends] == [True, True, True, False, True]
+            for append in appends:
+                await append.wait()
+                assert append.error is None
+        for other in others:
+            await other.retire()
+
+
+async def test_a_copy_is_written_at_once_or_left_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        made.writer.loop_write_max_bytes = 1 << 18
+        other, written = made.another("copy"), []
+        for size in (10, 60_000, 100_000, 150_000, 150_000, 300_000, 60_000):
+            offset = (await made.append(bytes(size))).planned.base_offset
+            piece = made.partition.read(offset, 1 << 20, min_one_batch=True)
+            assert piece is not None
+            assert piece.slice is not None
+            records = piece.slice.read_all()
+            written.append(other.appends.copy_at_once(records, None))
+            if not written[-1]:
+                assert other.log.offsets.log_end_offset == offset
+                append = other.appends.append_copy(records, None)
+                assert append is not None
+                made.writer.write_queued()
+                await append.wait()
+                assert append.error is None
+            assert other.log.offsets.log_end_offset == offset + 1
+        assert written == [True, True, False, False, False, False, True]
+        await other.retire()
 
 
 async def test_segments_roll_in_the_middle_of_a_queue(tmp_path: Path) -> None:

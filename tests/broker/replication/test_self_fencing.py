@@ -68,11 +68,12 @@ def test_clients_of_a_broker_that_resigns_hear_that_it_leads_nothing() -> None:
         await brokers.stored(b"before")
         catalog, topic = brokers[1].partitions.catalog, brokers[1].partitions.topic("t")
         assert topic is not None
-        before = catalog.state_of(topic, 0)
+        before, states = catalog.state, catalog.states_of(topic, range(1))
         brokers.store_faults[host_of(1)].is_away = True
         await brokers.until(lambda: brokers.node(1).is_fenced)
         assert catalog.partition(topic, 0).leader == -1
-        assert catalog.state_of(topic, 0) != before  # else Metadata describes it as before
+        assert catalog.state != before  # else Metadata describes it as before
+        assert catalog.states_of(topic, range(1)) != states
 
     simulate(main)
 

@@ -33,12 +33,17 @@ from warmlog.protocol.kafka.codec.bounds import (
     ReplyTooLargeError,
 )
 from warmlog.protocol.kafka.codec.engine import ENGINE, PURE, Engine
-from warmlog.protocol.kafka.codec.schema import Struct
+from warmlog.protocol.kafka.codec.kept import MAX_LAYOUTS, KeptArray
+from warmlog.protocol.kafka.codec.schema import INT32, INT64, RECORDS, STRING, Field, Struct, array
+from warmlog.protocol.kafka.messages.common import THROTTLE_TIME
 from warmlog.protocol.response import (
     CreateTopicsResponse,
     ErrorResponse,
     ListedOffset,
     ListOffsetsResponse,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
     TopicResult,
 )
 
@@ -223,3 +228,76 @@ def test_elements_of_all_arrays_are_counted_together(engine: Engine, version: in
     codec = Codec(names, engine)
     with pytest.raises(MalformedError, match="more than 100000 array elements"):
         codec.decode(frame(api, version, body("DescribeLogDirsRequest", api, version, {"topics": topics})))
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_the_bytes_of_kept_arrays_are_reused_and_those_of_any_other_tuple(version: int) -> None:
+    api = BY_NAME["Metadata"]
+    values = with_defaults(TABLES["MetadataRequest"], version, {"topics": ()})
+    plain = tuple(
+        [PartitionMetadata(partition=n, leader=1, leader_epoch=n, replicas=(1, 2), in_sync=(1,)) for n in range(200)]
+    )
+    kept, written = KeptArray(plain), []
+    for codec in CODECS:
+        call = codec.decode(frame(api, version, body("MetadataRequest", api, version, values)))
+        for partitions in (plain, kept, kept):
+            topic = TopicMetadata(name="t", partitions=partitions)
+            response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=(topic, topic))
+            pieces: Any = codec.encode(call, response)
+            written.append(b"".join(pieces))
+    assert len(set(written)) == 1
+    assert len(kept.written) == len(CODECS)
+    (data,) = set(kept.written.values())
+    assert data in written[0]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_kept_bytes_count_as_a_copy_for_the_limit_of_work_and_count_for_the_size(engine: Engine) -> None:
+    api, codec = BY_NAME["Metadata"], Codec(names, engine)
+    call = codec.decode(
+        frame(api, 9, body("MetadataRequest", api, 9, with_defaults(TABLES["MetadataRequest"], 9, {"topics": ()})))
+    )
+    partition = PartitionMetadata(partition=0, leader=1, leader_epoch=0, replicas=(1,), in_sync=(1,))
+    topic = TopicMetadata(name="t", partitions=KeptArray((partition,) * engine.loop_work))
+    response = MetadataResponse(cluster_id="c", controller=1, brokers=(), topics=(topic,))
+    with pytest.raises(LargeMessageError):
+        codec.encode(call, response, limit=engine.loop_work)
+    whole = codec.encode(call, response)
+    assert codec.encode(call, response, limit=engine.loop_work) == whole
+    with pytest.raises(LargeMessageError):
+        codec.encode(call, response, limit=10)
+    with pytest.raises(ReplyTooLargeError):
+        codec.encode(call, response, max_bytes=1000)
+
+
+def test_only_the_last_layouts_of_a_kept_array_are_in_memory() -> None:
+    kept = KeptArray((1, 2))
+    for layout in range(10):
+        kept.keep(layout, b"x")
+    assert 9 in kept.written
+    assert len(kept.written) <= MAX_LAYOUTS
+
+
+def test_the_elements_of_a_kept_array_cannot_depend_on_the_reply() -> None:
+    fields = (THROTTLE_TIME, Field("a", INT32, per_reply=lambda *_: 1), Field("a", RECORDS))
+    for field in fields:
+        table = Struct(Field("all", array(field, kept=True)))
+        with pytest.raises(TypeError, match="depend on the reply"):
+            ENGINE.writer(table, 0, flexible=False, bound=True)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_several_messages_are_written_as_each_by_itself(version: int) -> None:
+    table = Struct(
+        Field("group", STRING, per_reply=lambda group, _: group),
+        Field("topic", STRING),
+        Field("offset", INT64),
+        Field("timestamp", INT64, since=1, tag=0, default=-1),
+    )
+    values = [ListedOffset(topic="t" * n, partition=n, offset=n, timestamp=n % 3 - 1) for n in range(100)]
+    written = []
+    for engine in ENGINES:
+        writer = engine.writer(table, version, flexible=version > 0, bound=True)
+        written.append([writer.write(value, b"\0\1", "g") for value in values])
+        written.append(writer.write_each(values, b"\0\1", "g"))
+    assert written == [written[0]] * 4

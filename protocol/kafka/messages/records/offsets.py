@@ -1,8 +1,6 @@
 """ListOffsets (1 to 11), OffsetForLeaderEpoch (2 to 4), DeleteRecords (0 to 2)."""
 
-from typing import Any, ClassVar
-
-from msgspec.structs import replace
+from typing import ClassVar
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.schema import ERROR, INT8, INT32, INT64, STRING, Field, Struct, array, flat
@@ -16,7 +14,7 @@ from warmlog.protocol.kafka.messages.common import (
     refused_partitions,
     since,
 )
-from warmlog.protocol.request import EARLIEST_TIMESTAMP, MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
+from warmlog.protocol.request import MAX_TIMESTAMP, ListOffsetsRequest, OffsetQuery, Value
 from warmlog.protocol.response import ListedOffset, ListOffsetsResponse
 
 # ListOffsets timestamps for tiered storage, and their results without it.
@@ -26,13 +24,9 @@ EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6  # first offset not yet uploaded: none
 
 
 class KafkaOffsetQuery(OffsetQuery, frozen=True, kw_only=True, gc=False):
-    """A timestamp to look up, or one of Kafka's further special values, from -4 (earliest local) down.
-
-    `error` is set by the decoder if the request's version does not have that special value; the handler returns it.
-    """
+    """A timestamp to look up, or one of Kafka's further special values, from -4 (earliest local) down."""
 
     current_leader_epoch: int = -1
-    error: ErrorCode = ErrorCode.NONE
 
 
 class KafkaListOffsetsRequest(ListOffsetsRequest, frozen=True, kw_only=True, gc=False):
@@ -107,27 +101,14 @@ class DeleteRecordsResponse(Value, frozen=True, kw_only=True, gc=False):
     partitions: tuple[DeletedRecords, ...]
 
 
-# The later special timestamps of ListOffsets, and the first version of each. Source: ReplicaManager.
+# The later special timestamps of ListOffsets, and the first version of each; other negative ones have no meaning.
+# Source: ReplicaManager.
 FIRST_WITH_TIME = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-
-
-def _list_request(*, partitions: tuple[KafkaOffsetQuery, ...], version: int, **others: Any) -> KafkaListOffsetsRequest:
-    if any(query.timestamp < EARLIEST_TIMESTAMP for query in partitions):
-        partitions = tuple([_judged(query, version) for query in partitions])
-    return KafkaListOffsetsRequest(partitions=partitions, **others)
-
-
-def _judged(query: KafkaOffsetQuery, version: int) -> KafkaOffsetQuery:
-    """Return the query, with an error if the version does not have its special timestamp."""
-    first = FIRST_WITH_TIME.get(query.timestamp, version + 1)
-    if query.timestamp >= EARLIEST_TIMESTAMP or version >= first:
-        return query
-    return replace(query, error=ErrorCode.UNSUPPORTED_VERSION)
 
 
 LIST_REQUEST = Struct(
@@ -158,8 +139,7 @@ LIST_REQUEST = Struct(
         attr="partitions",
     ),
     since(10, TIMEOUT),
-    into=_list_request,
-    given=lambda version: {"version": version},
+    into=KafkaListOffsetsRequest,
 )
 LIST_RESPONSE = Struct(
     since(2, THROTTLE_TIME),

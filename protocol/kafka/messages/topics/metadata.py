@@ -225,7 +225,14 @@ RESPONSE = Struct(
             Field("is_internal", BOOLEAN, since=1, attr=None, get=_is_internal),
             Field(
                 "partitions",
-                array(*_LEADER, since(7, _EPOCH), *_REPLICAS, since(5, _OFFLINE_REPLICAS), into=PartitionMetadata),
+                array(
+                    *_LEADER,
+                    since(7, _EPOCH),
+                    *_REPLICAS,
+                    since(5, _OFFLINE_REPLICAS),
+                    into=PartitionMetadata,
+                    kept=True,
+                ),
             ),
             Field(
                 "topic_authorized_operations", INT32, since=8, default=NOT_REQUESTED, attr=None, get=_topic_operations

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmlog.protocol.groups import PartitionEntry
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID, MalformedError
 from warmlog.protocol.kafka.group_records import (
     NO_TIME,
@@ -165,17 +166,22 @@ def test_an_offset_survives(committed: OffsetAndMetadata) -> None:
     )
 )
 def test_offsets_are_encoded_together_as_each_by_itself(offsets: list[tuple[str, int, OffsetAndMetadata]]) -> None:
-    rows = [(encode_offset_key("group", *offset[:2]), encode_offset(offset[2])) for offset in offsets]
-    assert encode_offsets("group", offsets) == rows
+    partitions = [PartitionEntry(topic=topic, partition=partition) for topic, partition, _ in offsets]
+    for expires in (False, True):
+        values = [offset for *_, offset in offsets if (offset.expire_ms != NO_TIME) is expires]
+        keys = [encode_offset_key("group", each.topic, each.partition) for each in partitions[: len(values)]]
+        rows = list(zip(keys, map(encode_offset, values), strict=True))
+        assert encode_offsets("group", partitions[: len(values)], values) == rows
 
 
 @pytest.mark.parametrize("expire_ms", [NO_TIME, 7])
 @pytest.mark.parametrize(("topic", "size"), [("t" * 40_000, 0), ("t", 40_000)])
 def test_text_that_is_too_long_for_a_record_is_refused(topic: str, size: int, expire_ms: int) -> None:
-    fine = OffsetAndMetadata(offset=1, commit_ms=2)
+    fine = OffsetAndMetadata(offset=1, commit_ms=2, expire_ms=expire_ms)
     long = OffsetAndMetadata(offset=1, commit_ms=2, metadata="m" * size, expire_ms=expire_ms)
+    partitions = [PartitionEntry(topic="t", partition=0), PartitionEntry(topic=topic, partition=1)]
     with pytest.raises(MalformedError, match="cannot encode a group record"):
-        encode_offsets("group", [("t", 0, fine), (topic, 1, long)])
+        encode_offsets("group", partitions, [fine, long])
 
 
 @given(st.binary(max_size=80))
