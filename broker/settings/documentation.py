@@ -334,7 +334,8 @@ BROKER_TEXTS: Mapping[str, str] = {
     "warmlog.metrics.groups.max": "Maximum number of groups with metrics of their own, such as their lag: those with"
     " members and with the latest commits.",
     "warmlog.metrics.partitions": "Whether to export metrics for each partition, a series each.",
-    "warmlog.loop.write.max.bytes": "Maximum size of a write made on the event loop; threads make larger ones.",
+    "warmlog.loop.write.max.bytes": "Maximum size of a write made on the event loop; threads make larger ones. "
+    "Writes above 64 KiB in the same turn share it.",
     "warmlog.open.files": "Maximum number of log and index files held open; -1 is half of the process's limit.",
     "warmlog.producers.max": "Maximum number of idempotent producers known to all partitions together. Close to it,"
     " those that are idle longest are dropped; if none is idle for long enough, new ones are refused.",

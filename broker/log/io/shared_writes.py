@@ -56,8 +56,10 @@ class SharedWrites:
         self._is_open = is_worth_it and start is not None
 
     def close(self) -> None:
-        """Stop sharing writes."""
+        """Stop sharing writes, and publish the rest of them to the thread."""
         self._is_open = False
+        if self._worker is not None:
+            self._worker.publish()
 
     def begin(self, file: Descriptor, buffers: list[Buffer], position: int) -> FileWrite:
         """Begin to write buffers end to end; `end` must follow. Only writes to the real disk are shared."""

@@ -2,8 +2,9 @@
 
 Invariants:
 1. A log has at most one write at a time. Appends that arrive during a write are queued in order and written together.
-2. A write of more than `loop_write_max_bytes`, and one that rolls, runs in a worker thread. Planning and committing
-   happen on the event loop only.
+2. A write of more than `loop_write_max_bytes`, and one that rolls, runs in a worker thread. So does one of more than
+   64 KiB if such writes of this turn exceed that limit together, or while the disk makes writers wait. Planning and
+   committing happen on the event loop only.
 3. If a write fails, all queued appends fail too, since they were planned on top of it; the log is truncated to its end
    before the write.
 4. An `Append` is settled exactly once: committed (and flushed, if `flush.messages` requires it), or failed.
@@ -38,6 +39,7 @@ from warmlog.broker.partitions.appends.roll_tasks import RollTasks
 from warmlog.broker.partitions.appends.sequence_gaps import SequenceGaps
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.disks.write_stalls import ALWAYS_ON_LOOP_BYTES
 from warmlog.broker.partitions.reads.waiters import WaitingFetches
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.validation import NeedsReencodingError
@@ -192,7 +194,8 @@ class AppendQueue:
         large or rolls, or it failed. Raises what LogAppends.plan_copy raises.
         """
         log = self.log
-        if self.is_writing or self.is_paused or self._queue or len(records) > self._writer.loop_write_max_bytes:
+        limit = min(ALWAYS_ON_LOOP_BYTES, self._writer.loop_write_max_bytes)
+        if self.is_writing or self.is_paused or self._queue or len(records) > limit:
             return False
         plans = log.appends.plan_copy(records, leader_epoch)
         if len(plans) != 1 or plans[0].roll is not None:
@@ -253,7 +256,7 @@ class AppendQueue:
         """
         if self.is_writing or self.is_paused or not self._queue:
             return False
-        if self._must_roll or self._queued_bytes > self._writer.loop_write_max_bytes:
+        if self._must_roll or not self._fits_loop(self._queued_bytes):
             self.is_writing = True
             self._tasks.spawn(self._drain)
             return False
@@ -273,7 +276,7 @@ class AppendQueue:
         write, self._begun = self._begun, None
         assert write is not None
         try:
-            self.log.appends.end_write(write.to_file, self._writer.writes)
+            self._end_on_loop(write)
             self.log.appends.commit(write.planned)
         except Exception as error:  # noqa: BLE001  # as in `begin_write`
             self.is_writing = False
@@ -285,6 +288,17 @@ class AppendQueue:
             self._committed(write.group)
         if self._refusal is not None:
             self._drop_refused()
+
+    def _fits_loop(self, size: int) -> bool:
+        return self._writer.fits_loop(size, self.flushes.disk.stalls)
+
+    def _end_on_loop(self, write: _Write) -> None:
+        appends, writes = self.log.appends, self._writer.writes
+        size = _size_of(write.group)
+        if size <= ALWAYS_ON_LOOP_BYTES:
+            appends.end_write(write.to_file, writes)
+        else:
+            self.flushes.disk.stalls.measure(size, partial(appends.end_write, write.to_file, writes))
 
     async def settled(self, *, among: int = 0) -> None:
         """Wait until nothing is queued or awaits a flush, and only `among` tasks, which wait here, use the log."""
@@ -320,7 +334,8 @@ class AppendQueue:
         planned = [append.planned for append in group]
         if planned[0].roll is not None:
             await self._rolls.begin(planned[0])
-        await self.flushes.disk.write(partial(self.log.appends.write, planned))
+        disk, write = self.flushes.disk, partial(self.log.appends.write, planned)
+        await disk.write(partial(disk.stalls.measure, _size_of(group), write))
         self.log.appends.commit(planned)
 
     def _take_queue(self) -> list[Append]:

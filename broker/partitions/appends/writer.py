@@ -13,6 +13,7 @@ from warmlog.broker.log.io.shared_writes import SharedWrites
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.appends.batch_opener import BatchOpener
 from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
+from warmlog.broker.partitions.disks.write_stalls import ALWAYS_ON_LOOP_BYTES, WriteStalls
 
 
 class Queued(Protocol):
@@ -41,6 +42,7 @@ class Writer:
     def __init__(self, *, nursery: trio.Nursery, metrics: Metrics, loop_write_max_bytes: int) -> None:
         self.metrics = metrics
         self.loop_write_max_bytes = loop_write_max_bytes
+        self._loop_bytes_left = loop_write_max_bytes  # for writes above ALWAYS_ON_LOOP_BYTES in this turn
         self._nursery = nursery
         self.opener = BatchOpener(self.spawn)
         self.writes = SharedWrites()
@@ -62,12 +64,22 @@ class Writer:
         """Add a queue to write."""
         self._queued.append(partition)
 
+    def fits_loop(self, size: int, stalls: WriteStalls) -> bool:
+        """Return whether the event loop makes a write itself; if so, it uses up the turn's share of large writes."""
+        if size <= ALWAYS_ON_LOOP_BYTES:
+            return size <= self.loop_write_max_bytes
+        if size > self._loop_bytes_left or stalls.are_recent:
+            return False
+        self._loop_bytes_left -= size
+        return True
+
     def write_queued(self, connections: int = 0) -> None:
         """Write all queues: small writes directly, others in background tasks. Never waits.
 
         `connections`: how many of them sent the appends, if known.
         """
         self.opener.written()
+        self._loop_bytes_left = self.loop_write_max_bytes
         while self._queued:
             queued, self._queued = self._queued, []
             faults = queued[0].page_faults

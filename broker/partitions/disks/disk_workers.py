@@ -18,6 +18,7 @@ import trio
 
 from warmlog.broker.log.appends.durability import FlushPlan
 from warmlog.broker.metrics.registry import Metrics
+from warmlog.broker.partitions.disks.write_stalls import WriteStalls
 
 MAX_WRITE_THREADS = 8  # two keep a disk busy; with more, a slow file does not delay the others
 MAX_UPKEEP_THREADS = 4
@@ -55,6 +56,7 @@ class DiskWorkers:
         self._metrics = metrics
         self.writes = trio.CapacityLimiter(MAX_WRITE_THREADS)
         self.upkeep = trio.CapacityLimiter(MAX_UPKEEP_THREADS)
+        self.stalls = WriteStalls()
         self._due: dict[Syncable, None] = {}
         self._flushing = False
         self._flushing_by_time = False

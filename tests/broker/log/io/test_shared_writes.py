@@ -14,7 +14,7 @@ from warmlog.broker.log.io.files import Descriptor
 from warmlog.broker.log.io.shared_writes import BY_THE_LOOP, MIN_FILES, MIN_FILES_PER_CONNECTION, SharedWrites
 from warmlog.protocol.records.record import Buffer
 
-CAPACITY, VECTORS = 512, 16
+CAPACITY, VECTORS, GROUP = 512, 16, 16  # of the compiled module
 
 
 @pytest.fixture
@@ -125,3 +125,13 @@ def test_only_turns_with_several_files_of_the_real_disk_are_shared(
         writes.end(write)
         writes.close()
     assert writes.begin(opened(tmp_path / "a"), [b"x"], 0).number == BY_THE_LOOP
+
+
+def test_the_thread_gets_writes_in_groups_and_the_rest_on_request(write_thread: Any, files: list[int]) -> None:
+    for count in (1, GROUP - 1, GROUP, 3 * GROUP + 1):
+        numbers = [write_thread.put(fd, [b"x" * (1 + fd % 3)], 0) for fd in files[:count]]
+        write_thread.publish()
+        write_thread.publish()  # there is nothing left
+        assert [write_thread.result(number) for number in numbers] == [1 + fd % 3 for fd in files[:count]]
+        number = write_thread.put(files[0], [b"y"], 0)
+        assert write_thread.result(number) == 1, "it is published when it is needed"

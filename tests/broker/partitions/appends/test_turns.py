@@ -44,6 +44,9 @@ class Failing:
             self._failed[number] = -errno.ENOSPC
         return number
 
+    def publish(self) -> None:
+        self._thread.publish()
+
     def result(self, number: int) -> int:
         written: int = self._thread.result(number)
         return self._failed.pop(number, written)
