@@ -9,6 +9,7 @@ reserved as blocks of a file (`.reserve`), so that no append and no other proces
     ENOSPC again                 a writer that must succeed releases the other half, retries, and reserves what is left
     startup, shutdown            all of it is released: recovery writes indexes, shutdown writes checkpoints and then
                                  reserves the remaining space for the next startup
+    still full after a startup   what recovery has left is reserved, up to half of it
     space is available again     it is reserved again, then appends are accepted
 
 Invariants:
@@ -101,7 +102,12 @@ class Reserve:
             if is_short:
                 self._space.is_short = True  # before any of it is released
             try:
-                self._hold(self.size // 2 if is_short else self.size, usable_bytes)
+                if is_short:
+                    half = self.size // 2
+                    wanted = half if self._held else min(half, _most_of(usable_bytes))
+                else:
+                    wanted = self.size
+                self._hold(wanted, usable_bytes)
             except OSError as error:
                 is_short = is_short or is_out_of_space(error)  # otherwise it is counted, not held
             self._space.is_short = is_short
@@ -113,8 +119,7 @@ class Reserve:
         """
         with self._lock:
             wanted = self.size // 2 if half else self.size
-            # not the last eighth, of which the file system may need some for itself
-            self._hold(max(self._held, min(wanted, self._held + usable_bytes // 8 * 7)), usable_bytes)
+            self._hold(max(self._held, min(wanted, self._held + _most_of(usable_bytes))), usable_bytes)
 
     def _hold(self, size: int, usable_bytes: int) -> None:
         if size == self._held or size > self._held + usable_bytes:
@@ -136,3 +141,8 @@ class Reserve:
         except OSError:
             self._disk.truncate(fd, self._held)
             raise
+
+
+def _most_of(usable_bytes: int) -> int:
+    """Return all but the last eighth, of which the file system may need some for itself."""
+    return usable_bytes // 8 * 7

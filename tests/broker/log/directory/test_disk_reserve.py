@@ -126,6 +126,20 @@ def test_a_stop_keeps_what_there_is_for_the_next_startup(space: SpaceStatus, pat
     assert reserve.held_bytes == SIZE // 2
 
 
+def test_what_a_startup_on_a_full_disk_leaves_is_kept_from_others(space: SpaceStatus, path: str) -> None:
+    disk = SmallDisk(10 * SIZE)
+    Reserve(disk, path, SIZE, space).settle(disk.usable)
+    disk.others = 9 * SIZE
+    for _ in range(5):  # kills
+        reserve = Reserve(disk, path, SIZE, space)
+        assert disk.usable > 0, "a startup without any space fails"
+        disk.others += 4096  # of recovery
+        reserve.settle(disk.usable)
+        assert space.is_short
+        disk.others += disk.usable  # another program fills the disk
+    assert disk.held > SIZE // 4
+
+
 def test_what_runs_out_at_the_last_moment_is_noticed(space: SpaceStatus, path: str) -> None:
     disk = SmallDisk(10 * SIZE)
     reserve = Reserve(disk, path, SIZE, space)
