@@ -69,6 +69,7 @@ class OffsetIndexCheck:
         self._foreign: list[int] = []  # slots of entries that cover several batches
         self._reached = 0  # position up to which entries cover the log
         self._largest_batch = LARGEST_APPEND_BYTES
+        self._last_batch_at = 0
 
     def form_findings(self) -> Iterator[Finding]:
         """Check size, end and order."""
@@ -80,6 +81,7 @@ class OffsetIndexCheck:
     def batch_findings(self, position: int, header: BatchHeader) -> Iterator[Finding]:
         """Check the entries up to this batch."""
         self._largest_batch = max(self._largest_batch, header.size)
+        self._last_batch_at = position
         yield from self._several_batches(position, header)
         entries = self._index.entries
         while self._next < len(entries) and entries[self._next][1] <= position:
@@ -106,7 +108,7 @@ class OffsetIndexCheck:
             yield self._finding(slot, f"position {at} is past the end of the log at {segment.size}")
         if not segment.at_rest:
             return
-        is_long = segment.batches > 1 and segment.size > 2 * segment.index_interval_bytes
+        is_long = self._last_batch_at > 2 * segment.index_interval_bytes  # a batch has an entry for what is before it
         if not self._index.entries and is_long:
             yield Finding(
                 self.path, f"no entries, though the log has {segment.size} bytes in {segment.batches} batches"

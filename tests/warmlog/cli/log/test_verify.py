@@ -241,8 +241,9 @@ def empty_an_index(partition: Path) -> str:
     index = log_of(partition, 0).with_suffix(".index")
     log = index.with_suffix(".log")
     index.write_bytes(b"")
-    batch = build_batch([(1 << 40, None, bytes(20_000), ())], base_offset=int(log_of(partition, 1).stem) - 1)
-    log.write_bytes(log.read_bytes() + batch)
+    end = int(log_of(partition, 1).stem)
+    batches = [build_batch([(1 << 40, None, bytes(20_000), ())], base_offset=end - before) for before in (2, 1)]
+    log.write_bytes(log.read_bytes() + b"".join(batches))
     return "no entries"
 
 
@@ -427,6 +428,13 @@ def test_a_running_broker_causes_no_findings(tmp_path: Path) -> None:
     assert reports == [[]] * len(reports)
     assert "a broker is running; not checked: checkpoints" in said.stdout
     assert served == [str(tmp_path)]
+    assert findings(tmp_path) == []
+
+
+def test_a_large_batch_after_small_ones_needs_no_entry(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker, Client(broker.native) as client:
+        for size in (10, 100, 200_000):
+            client.produce("large", value=bytes(size))
     assert findings(tmp_path) == []
 
 
