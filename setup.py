@@ -30,7 +30,8 @@ from setuptools.modified import newer
 ROOT = Path(__file__).parent
 COMPILED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["warmlog"]["compiled"]
 PACKAGES = ("warmlog/protocol", "warmlog/broker")
-FLAGS = ["-O1", "-g0", "-w"]  # after Python's own flags; docs/adr/0017 compares the levels
+# After Python's own flags; docs/adr/0017 compares the levels. Libraries call their own functions directly.
+FLAGS = ["-O2", "-g0", "-w", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
 CORES = len(os.sched_getaffinity(0))
 WORK = Path("build", f"compiled-{sys.implementation.cache_tag}")
 # How the deallocation of a generator begins in mypyc's C: the object can be used again, then it is cleared.
@@ -87,7 +88,9 @@ class Build(build_ext):
         """Build the extensions of one translator. Raises CompileError, or whatever the translator fails with."""
         began = time.time()
         libraries = {Path(self.get_ext_fullpath(one.name)): one.sources[0] for one in self.extensions}
-        included = [path for package in PACKAGES for path in Path(package).rglob("*.px[di]")]
+        # mypyc copies constants and types of imported modules into the code, whether it compiles these or not.
+        imported = "*.px[di]" if translate is cython else "*.py"
+        included = [path for package in PACKAGES for path in Path(package).rglob(imported)]
         newest = max(map(os.path.getmtime, ["setup.py", *included, *libraries.values()]))
         listed = WORK / f"{translate.__name__}.txt"  # compiled modules refer to others that were compiled with them
         names = "\n".join(COMPILED[translate.__name__])
@@ -99,6 +102,7 @@ class Build(build_ext):
         try:
             for made in translated:
                 made.extra_compile_args = FLAGS
+                made.depends = ["setup.py"]
                 made.extra_objects = self._compile_runtime(made)
                 vars(self.ext_map[made.name]).update(vars(made), optional=False)
             super().build_extensions()
@@ -114,7 +118,7 @@ class Build(build_ext):
         sources = [source for source in extension.sources if Path(source).parent == WORK / "mypyc"]
         extension.sources = [source for source in extension.sources if source not in sources]
         objects = self.compiler.object_filenames(sources, output_dir=self.build_temp)
-        stale = [pair[0] for pair in zip(sources, objects, strict=True) if newer(*pair)]
+        stale = [pair[0] for pair in zip(sources, objects, strict=True) if newer(*pair) or newer("setup.py", pair[1])]
         options = {"include_dirs": extension.include_dirs, "extra_postargs": FLAGS}
         with ThreadPoolExecutor(CORES) as pool:
             list(pool.map(lambda source: self.compiler.compile([source], self.build_temp, **options), stale))
