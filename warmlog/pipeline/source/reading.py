@@ -65,13 +65,17 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts of a split's read. `lost_offsets`: offsets deleted before they were read."""
+    """Counts of a split's read. `lost_offsets`: offsets deleted before they were read.
+
+    `damaged_offsets`: runs of offsets (ends excluded) of damaged batches, up to the next whole one.
+    """
 
     batches: int = 0
     bytes: int = 0
     skipped_batches: int = 0
     lost_offsets: int = 0
     damaged: list[Damage] = field(default_factory=list)
+    damaged_offsets: list[tuple[int, int]] = field(default_factory=list)
 
 
 class NotInDirectoryError(PipelineError):
@@ -132,6 +136,7 @@ class SplitReader:
         self._aborted = AbortedBatches(split.aborted)
         self._until: int | None = None  # base offset of the segment after the one that is read, if it is in the split
         self.reached = split.pieces[0].first_offset
+        self._damaged_from: int | None = None  # offset at which damage began that has not ended
         self.tally = tally if tally is not None else Tally()
 
     def run(self) -> Iterator[None]:
@@ -141,6 +146,7 @@ class SplitReader:
             for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
                 self._until = None if after is None or after.path == piece.path else _base_offset(after.path)
                 yield from self._read_piece(piece, tries=TRIES)
+            self._end_damage(pieces[-1].end_offset)
         except _Stopped:
             return
 
@@ -213,6 +219,7 @@ class SplitReader:
                 position = self._after_damage(file, piece, position, error)
                 continue
             position += header.size
+            self._end_damage(header.base_offset)
             self.reached = max(self.reached, min(header.next_offset, piece.end_offset))
             if passed:
                 yield
@@ -244,7 +251,15 @@ class SplitReader:
         if self._rules.on_corrupt == "stop":
             _log.warning("%s; stopped there", what)
             raise _Stopped
+        if self._damaged_from is None:
+            self._damaged_from = self.reached
         return what
+
+    def _end_damage(self, offset: int) -> None:
+        """Note the offsets of damaged batches before a whole one, or the end."""
+        if self._damaged_from is not None and self._damaged_from < offset:
+            self.tally.damaged_offsets.append((self._damaged_from, offset))
+        self._damaged_from = None
 
     def _after_damage(self, file: LogFile, piece: Piece, position: int, error: ProtocolError) -> int:
         """Return the position after a damaged batch. Raises PipelineError or _Stopped, depending on the rules."""

@@ -2,7 +2,7 @@
 
 1. The next fetch is sent before the batches of the last reply are decoded.
 2. A batch whose offsets contradict those of its neighbours in a reply counts as damaged. The last one of a reply is
-   compared with the one before it only.
+   fetched again with the one after it if it leaves a gap, unless it is the only one.
 3. If the leader is unavailable, the read is retried from the offset reached so far, at the current leader.
 4. Each fetch is followed by a request for the topic's id, so that records of a recreated topic are never mistaken for
    records of the old one.
@@ -81,7 +81,10 @@ class RemoteReader:
         self._retry = cluster.retry
         self._name = f"{split.topic}-{split.partition}"
         self._offset = split.first_offset
+        self._within = split.first_offset  # offset that may be within a batch, not at the end of the one before
         self._stopped = False
+        self._damaged_from: int | None = None  # offset at which misplaced batches began that none has followed
+        self._misplaced: frozenset[tuple[int, int]] = frozenset()  # those at the end of the last reply
         self.tally = tally if tally is not None else Tally()
 
     def run(self) -> Iterator[None]:
@@ -92,6 +95,8 @@ class RemoteReader:
             except UnavailableError as error:
                 self._cluster.forget_leaders(self._split.topic)
                 self._retry.wait(error)
+        if not self._stopped:
+            self._end_damage(self._split.end_offset)
 
     def _wants_more(self) -> bool:
         return self._offset < self._split.end_offset and not self._stopped
@@ -169,7 +174,8 @@ class RemoteReader:
     def _lose(self, what: str, end: int) -> None:
         """Report lost offsets, and continue at `end`. Raises DataLossError."""
         lose(self._rules, self.tally, f"{self._name}: {what}", end - self._offset)
-        self._offset = end
+        self._damaged_from = None
+        self._offset = self._within = end
 
     def _whole_batches(self, part: ReceivedPartition) -> list[tuple[int, BatchHeader]]:
         """Return the complete batches of a reply. Raises UnavailableError if there is none."""
@@ -197,25 +203,42 @@ class RemoteReader:
         return AbortedFilter(part.aborted_transactions or ())
 
     def _in_order(self, batches: Sequence[tuple[int, BatchHeader]], offset: int) -> list[tuple[int, BatchHeader]]:
-        """Return the batches of a reply that fit between their neighbours; others count as damaged.
+        """Return the batches of a reply that fit between their neighbours; others count as damaged, once.
 
         `offset`: the offset that was fetched, which the first batch must have, or begin after. Raises PipelineError.
         """
         first = batches[0][1]
-        order = BatchOrder(offset if first.next_offset <= offset else min(first.base_offset, offset))
+        may_begin_before = offset == self._within and first.next_offset > offset
+        order = BatchOrder(min(first.base_offset, offset) if may_begin_before else offset)
         kept: list[tuple[int, BatchHeader]] = []
+        reached, misplaced = offset, []
         for (at, header), after in zip(batches, [*batches[1:], None], strict=True):
+            if after is None and kept and header.base_offset > reached:
+                break  # the next reply tells whether the gap is right
             try:
                 order.check(header, None if after is None else after[1].base_offset)
             except MisplacedBatchError as error:
-                self._damaged(header, error)
+                if (header.base_offset, header.crc) not in self._misplaced:
+                    self._damaged(header, error)
                 if self._stopped:
                     break
+                misplaced.append((header.base_offset, header.crc))
+                self._damaged_from = reached if self._damaged_from is None else self._damaged_from
             else:
+                self._end_damage(header.base_offset)
+                reached, misplaced = max(reached, header.next_offset), []
                 kept.append((at, header))
+        self._misplaced = frozenset(misplaced)
         if not kept and not self._stopped:
             raise PipelineError(f"{self._name}: nothing can be read after offset {offset}, where a batch is misplaced")
         return kept
+
+    def _end_damage(self, offset: int) -> None:
+        """Note the offsets of misplaced batches before another one, or the end."""
+        end = min(offset, self._split.end_offset)
+        if self._damaged_from is not None and self._damaged_from < end:
+            self.tally.damaged_offsets.append((self._damaged_from, end))
+        self._damaged_from = None
 
     def _take(self, records: memoryview, at: int, header: BatchHeader, aborted: AbortedFilter) -> bool:
         """Pass a batch on or skip it; return whether it was passed on."""
@@ -236,6 +259,9 @@ class RemoteReader:
             self._handler(records, at, header, wanted)
         except ProtocolError as error:
             self._damaged(header, error)
+            if not self._stopped:
+                end = min(header.next_offset, self._split.end_offset)
+                self.tally.damaged_offsets.append((max(first, header.base_offset), end))
             return False
         self.tally.batches += 1
         self.tally.bytes += header.size
