@@ -104,8 +104,10 @@ def use_this_python() -> None:
     Otherwise they run the `python3` on the path, which, if this virtual environment is not activated, has neither
     pyspark nor warmlog. Outside the process of a driver this does nothing.
     """
-    from pyspark import SparkContext
-
+    try:
+        from pyspark import SparkContext
+    except ImportError:  # pyspark-client, which has Spark Connect only
+        return
     context = SparkContext._active_spark_context  # noqa: SLF001 - no public call returns it without creating one
     if context is not None and PYTHON not in os.environ and str(context.master).startswith("local"):
         context.pythonExec = sys.executable

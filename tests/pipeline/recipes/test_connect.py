@@ -1,6 +1,8 @@
 """docs/pipeline/connect.md: its programs run as written on a server of Spark Connect, and say what is shown."""
 
+import json
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -8,9 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import deltalake
+import pyspark
 import pytest
 
 from interop.ports import free_ports
+from tests.pipeline.lakehouse.tables import KINDS, catalog_of
+from tests.pipeline.lakehouse.upserts.test_upsert_audit import audit
+from tests.pipeline.lakehouse.upserts.test_upserts import random_pairs
+from tests.pipeline.lakehouse.upserts.test_upserts_elsewhere import changes_in
+from tests.pipeline.lakehouse.upserts.upserted import KeyedWriter, model_in
 from tests.pipeline.recipes.pages import PATIENCE_S, block, changed, environment, run
 from warmlog.client.blocking import Client
 from warmlog.testing import Broker
@@ -18,6 +26,29 @@ from warmlog.testing import Broker
 pytestmark = pytest.mark.interop  # starts a Spark of its own
 
 COUNT = 3000
+REGISTERING = """
+from pyspark.sql import SparkSession
+
+from warmlog.pipeline import register
+
+register(SparkSession.active())
+"""
+UPSERTS = """
+import json
+import sys
+
+tables, source, checkpoints = map(json.loads, sys.argv[1:])
+for name, arguments in tables.items():
+    stream = spark.readStream.format("warmlog").options(**source).load()
+    for _ in range(2):
+        query = stream.writeStream.foreachBatch(TableSink(**arguments, upsert=True)).trigger(availableNow=True)
+        query.start(checkpointLocation=f"{checkpoints}/{name}").awaitTermination()
+    try:
+        query = stream.writeStream.foreachBatch(TableSink(**arguments)).trigger(availableNow=True)
+        query.start(checkpointLocation=f"{checkpoints}/appended-{name}").awaitTermination()
+    except Exception as error:
+        print(error)
+"""
 has_pipelines = pytest.mark.skipif(find_spec("pyspark.pipelines") is None, reason="spark-pipelines came with Spark 4.1")
 
 
@@ -36,10 +67,10 @@ class Server:
         text = block("connect", title)
         return changed(text, {name: new for name, new in addresses.items() if name in text})
 
-    def run(self, name: str, program: str) -> str:
+    def run(self, name: str, program: str, *arguments: str) -> str:
         """Run a Python program."""
         (self.directory / name).write_text(program)
-        return run(["python", name], self.directory)
+        return run(["python", name, *arguments], self.directory)
 
     def produce(self, count: int) -> None:
         """Produce the next readings of three sensors, one to each partition in turn."""
@@ -89,6 +120,37 @@ def test_errors_of_the_source_and_of_the_table_reach_the_client(server: Server) 
     assert "columns that the source does not have: price" in server.run("refused.py", failing)
 
 
+def test_the_library_of_clients_has_no_core_and_is_enough(server: Server) -> None:
+    """As with pyspark-client, which has neither a JVM nor SparkContext."""
+    read = server.text("python connect.py").split("\nstream = ")[0]
+    program = f"import sys\n\nsys.modules['pyspark.core'] = None\n{read}\nprint(spark.version)\n"
+    assert server.run("client.py", program).splitlines() == [f"files: {server.count}", pyspark.__version__]
+
+
+def test_tables_have_the_newest_record_of_each_key_though_spark_repeats_a_micro_batch(server: Server) -> None:
+    """Spark has not noted that the micro-batch was done, and the log has grown since."""
+    directory, chance = server.directory / "upserts", random.Random(1)
+    writer = KeyedWriter(directory / "data")
+    tables = {
+        "delta": {"target": f"{directory}/delta"},
+        "iceberg": {"target": "db.orders", **catalog_of(directory)},
+    }
+    source = {"path": f"{directory}/data", "topic": "orders", "startingOffsets": "earliest", "includeHeaders": "true"}
+    arguments = [json.dumps(each) for each in (tables, source, f"{directory}/checkpoints")]
+    program = server.text("python connect.py").split("source = ")[0] + UPSERTS
+    for _ in range(2):
+        writer.add(*random_pairs(chance, 200, 60))
+        refusals = server.run("upserts.py", program, *arguments)
+        for kind in KINDS:
+            reason = "has one row for each key: write to it with TableSink(..., upsert=True)"
+            assert f"{tables[kind]['target']} {reason}" in refusals
+            assert model_in(directory, kind) == writer.model
+            assert audit(directory, kind, writer).findings == []
+            for name in ("0", ".0.crc"):
+                (directory / "checkpoints" / kind / "commits" / name).unlink()
+    assert changes_in(directory) == []
+
+
 @has_pipelines
 def test_a_pipeline_reads_what_is_new_from_directories_and_then_from_the_broker(server: Server) -> None:
     directory = server.directory / "pipeline" / "definitions"
@@ -127,7 +189,7 @@ def test_definitions_that_register_the_source_are_told_not_to(server: Server) ->
     directory.mkdir(parents=True)
     spec = changed(server.text("yaml"), {"lake/pipeline": "lake/registering"})
     (directory.parent / "spark-pipeline.yml").write_text(spec)
-    (directory / "readings.py").write_text("from warmlog.pipeline import register\nregister(spark)\n")
+    (directory / "readings.py").write_text(REGISTERING)
     command = changed(server.text("sh pipeline"), {"--spec pipeline": "--spec registering"})
     done = subprocess.run(
         ["sh", "-c", command],
