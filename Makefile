@@ -4,7 +4,7 @@
 #   make cluster    run etcd and three brokers on 127.0.0.1 to 127.0.0.3, with data in ./data/cluster
 #   make test       run the suite, except what needs real Kafka, a container engine or many seconds
 #   make interop    test with real Kafka, clients in Java, Node, Go and C, Spark, pip, podman, and killed brokers (says what is missing)
-#   make stacks     run Streams, MirrorMaker 2, Spring, an Iceberg catalog and librdkafka's own suite (some minutes)
+#   make stacks     run Streams, MirrorMaker 2, Spring, Iceberg catalogs and librdkafka's own suite (some minutes)
 #   make sparks     run the pipeline's tests with each Spark version it supports (some minutes, 450 MB each while it runs)
 #   make simulate   simulate clusters with faults, from seed to seed, on all cores: SECONDS="60", ARGS="SEED ..."
 #   make lint       ruff, mypy, import-linter, commit subjects, words, links of the documentation

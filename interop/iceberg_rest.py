@@ -3,9 +3,8 @@
 import os
 import subprocess
 from pathlib import Path
-from typing import Self
 
-from interop.java_server import require_java, wait_until_it_answers
+from interop.java_server import JavaServer, require_java, wait_until_it_answers
 from interop.kafka_node import locked
 from interop.ports import free_ports
 
@@ -25,7 +24,7 @@ def fetch() -> None:
             stamp.touch()
 
 
-class RestCatalog:
+class RestCatalog(JavaServer):
     """A catalog in a process of its own, which keeps its port and its tables over restarts. A context manager.
 
     `directory`: of the catalog's state, of the tables (`warehouse`) and of its log. It listens on all addresses: it has
@@ -43,7 +42,6 @@ class RestCatalog:
             "CATALOG_URI": f"jdbc:sqlite:{directory}/catalog.db",
             "CATALOG_WAREHOUSE": f"file://{directory}/warehouse",
         }
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the server, and wait until it answers. Raises RuntimeError with the end of its log if it does not."""
@@ -51,16 +49,3 @@ class RestCatalog:
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(command, env=self._environment, stdout=output, stderr=output)
         wait_until_it_answers(self._process, f"{self.url}/v1/config", self._log)
-
-    def kill(self) -> None:
-        """Kill the server."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()

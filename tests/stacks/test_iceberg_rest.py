@@ -19,8 +19,9 @@ from warmlog.testing import Broker
 
 pytestmark = [pytest.mark.stacks, pytest.mark.timeout(900)]
 
-PARTITIONS, RECORDS, JOBS, KILLS = 3, 4_000, 2, 8
+PARTITIONS, RECORDS, JOBS, KILLS, ROLLBACKS = 3, 4_000, 2, 8, 4
 MOST_COMMITS = 6  # between two kills
+EVERY = [(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)]
 
 
 def warmlog(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,6 +36,13 @@ def commits(catalog: RestCatalog) -> int:
     except NoSuchTableError:
         return 0
     return len(table.metadata.snapshots)
+
+
+def offsets_in(catalog: RestCatalog) -> list[tuple[int, int]]:
+    """Return the partition and offset of each row, as pyiceberg scans them."""
+    table = load_catalog("default", type="rest", uri=catalog.url).load_table("db.orders")
+    rows = table.scan(selected_fields=("partition", "offset")).to_arrow()
+    return sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
 
 def test_each_offset_is_there_once_though_the_catalog_is_killed(tmp_path: Path) -> None:
@@ -72,8 +80,38 @@ def test_each_offset_is_there_once_though_the_catalog_is_killed(tmp_path: Path) 
         assert kills > 1
         assert all("Traceback" not in done.stderr for done in ended), ended
         assert ": nothing wrong\n" in warmlog("audit", "orders", "db.orders", *where).stdout
-        table = load_catalog("default", type="rest", uri=catalog.url).load_table("db.orders")
-        rows = table.scan(selected_fields=("partition", "offset")).to_arrow()
-        assert sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == [
-            (partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS)
-        ]
+        assert offsets_in(catalog) == EVERY
+
+
+def test_a_rollback_is_set_back_though_the_catalog_is_killed(tmp_path: Path) -> None:
+    try:
+        catalog = RestCatalog(tmp_path)
+    except MissingToolError as error:
+        lacks(error)
+    values = random.Random(43)
+    with Broker(data_dir=tmp_path / "data") as broker, catalog:
+        with Client(broker.native) as client:
+            client.create_topic("orders", partitions=PARTITIONS)
+            for partition in range(PARTITIONS):
+                client.produce_many("orders", [b"%d" % at for at in range(RECORDS)], partition=partition)
+        where = ("--bootstrap", broker.native, "--catalog", catalog.url)
+        copy = ("table", "orders", "db.orders", *where, "--until-end", "-o", "maxOffsetsPerTrigger=2000")
+        rewind = ("table", "rewind", "db.orders", "--catalog", catalog.url)
+        assert warmlog(*copy).returncode == 0
+        for _ in range(ROLLBACKS):
+            table = load_catalog("default", type="rest", uri=catalog.url).load_table("db.orders")
+            snapshot = values.choice(table.metadata.snapshots[:-1]).snapshot_id
+            table.manage_snapshots().set_current_snapshot(snapshot_id=snapshot).commit()
+            ended: list[subprocess.CompletedProcess[str]] = []
+            rewinding = threading.Thread(target=lambda: ended.append(warmlog(*rewind)))  # noqa: B023 - joined below
+            rewinding.start()
+            catalog.kill()
+            catalog.start()
+            rewinding.join()
+            assert "Traceback" not in ended[0].stderr
+            again = warmlog(*rewind)
+            assert (again.returncode, again.stderr) == (0, "")
+            done = warmlog(*copy)
+            assert done.returncode == 0, done.stderr
+            assert offsets_in(catalog) == EVERY
+        assert ": nothing wrong\n" in warmlog("audit", "orders", "db.orders", *where).stdout

@@ -186,6 +186,11 @@ TABLE_COMMANDS = {
         "maintain",
         "Merge small files, expire versions, delete unneeded files.",
     ),
+    "rewind": (
+        "warmlog.cli.pipeline.rewind",
+        "rewind",
+        "Copy again what a restore or rollback of a table took back.",
+    ),
 }
 
 

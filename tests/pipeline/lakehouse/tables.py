@@ -9,7 +9,7 @@ import duckdb
 from tests.pipeline.conftest import DirectoryWriter
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted
 from warmlog.pipeline.lakehouse.delta.table import DeltaTable
-from warmlog.pipeline.lakehouse.iceberg import IcebergTable
+from warmlog.pipeline.lakehouse.iceberg.table import IcebergTable
 from warmlog.pipeline.lakehouse.job import TableJob, TableSettings
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.table import Table

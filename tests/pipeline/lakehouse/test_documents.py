@@ -24,6 +24,8 @@ def test_the_commands_run_as_written(tmp_path: Path) -> None:
     assert printed["replay"].startswith(texts[1])
     assert "3,000 records sent to readings-again" in printed["replay"]
     assert "is a Delta table now: 40 rows in 6 files of 3 commits" in printed["migrate"]
+    assert "committed 2,000 records of 2,000 offsets" in printed["restore"]
+    assert "committed 2,000 records of 2,000 offsets" in printed["rollback"]
     merged = re.sub(r"\S+ KiB", "KiB", printed["maintain"])
     assert merged.endswith(re.sub(r"\S+ KiB", "KiB", texts[2]))
     assert printed["scan"] == texts[3]

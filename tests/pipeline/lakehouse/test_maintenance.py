@@ -94,6 +94,9 @@ class WatchedUpkeep:
     def table(self) -> Table:
         return Watched(self._upkeep.table, self._step)  # type: ignore[arg-type]
 
+    def check(self) -> None:
+        self._upkeep.check()
+
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
         self._stepped("replace", lambda: self._upkeep.replace(removed, added, ledger))
 
@@ -401,9 +404,9 @@ def test_the_receipts_of_a_long_log_are_read(
     writer: DirectoryWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is read in parts, until the ledger is among them."""
-    from warmlog.pipeline.lakehouse.delta import table
+    from warmlog.pipeline.lakehouse.delta import log
 
-    monkeypatch.setattr(table, "FIRST_ENTRIES", 2)
+    monkeypatch.setattr(log, "FIRST_ENTRIES", 2)
     copied(open_in(tmp_path, "delta"), options_of(writer, maxOffsetsPerTrigger=10))
     opened = open_in(tmp_path, "delta")
     assert [commit.version for commit in opened.commits()] == list(range(9, 0, -1))

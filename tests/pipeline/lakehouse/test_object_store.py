@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import boto3
+import deltalake
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -22,7 +23,9 @@ from tests.pipeline.lakehouse.test_exactly_once import BOTH, KilledError, Killer
 from tests.pipeline.lakehouse.test_maintenance import upkeep_of
 from tests.pipeline.lakehouse.upserts.upserted import upserted
 from warmlog.cli.pipeline.audit import audit as audit_command
+from warmlog.cli.pipeline.rewind import rewind as rewind_command
 from warmlog.cli.pipeline.table import table as table_command
+from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.table_audit import AuditState, TableAudit, audit_table
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Wanted, wanted_of
@@ -52,7 +55,7 @@ class Bucket:
         )
         s3.create_bucket(Bucket=self.name)
         s3.close()
-        self.files = S3FileSystem(endpoint_override=endpoint, **KEYS)
+        self.files = S3FileSystem(endpoint_override=endpoint, allow_bucket_deletion=True, **KEYS)
 
     def storage(self, kind: Kind) -> dict[str, str]:
         if kind == "iceberg":
@@ -281,3 +284,58 @@ def test_rows_are_replaced_by_key(writer: DirectoryWriter, kind: Kind, bucket: B
     MaintenanceJob(upkeep_of(bucket.open(kind))).run()
     audit = audited(bucket, kind, options_of(writer))
     assert (audit.findings, [each.superseded for each in audit.partitions]) == ([], [50, 20])
+
+
+def test_a_bucket_that_is_gone_ends_the_job_at_once(writer: DirectoryWriter, bucket: Bucket) -> None:
+    pauses: list[float] = []
+
+    def remove() -> None:
+        bucket.files.delete_dir_contents(bucket.name)
+        bucket.files.delete_dir(bucket.name)
+
+    table = Watched(bucket.open("delta"), once("before commit", remove))
+    with pytest.raises(PipelineError, match="NoSuchBucket"):
+        copied(table, options_of(writer), pause=pauses.append)
+    assert pauses == []
+
+
+def test_a_restore_is_noticed_and_copied_again(writer: DirectoryWriter, bucket: Bucket) -> None:
+    copied(bucket.open("delta"), options_of(writer, maxOffsetsPerTrigger=20))
+    target, _ = bucket.target("delta")
+    deltalake.DeltaTable(target, storage_options=bucket.storage("delta")).restore(2)
+    with pytest.raises(PipelineError, match="took back rows of orders-0"):
+        copied(bucket.open("delta"), options_of(writer))
+    result = CliRunner().invoke(rewind_command, [target, *_options(bucket.storage("delta"))])
+    assert (result.exit_code, len(result.output.splitlines())) == (0, 3)
+    copied(bucket.open("delta"), options_of(writer))
+    assert bucket.rows("delta") == BOTH
+    assert audited(bucket, "delta", options_of(writer)).findings == []
+
+
+def test_a_new_table_inside_a_table_of_the_bucket_or_around_it_is_refused(
+    writer: DirectoryWriter, kind: Kind, bucket: Bucket
+) -> None:
+    copied(bucket.open(kind), options_of(writer))
+    inside = "warehouse/db/orders/data/sub" if kind == "iceberg" else "orders/hour=3/sub"
+    around = "warehouse" if kind == "iceberg" else ""
+    storage = bucket.storage("delta")
+    with pytest.raises(PipelineError, match="would be inside the table in "):
+        open_table(f"s3://{bucket.name}/{inside}", COLUMNS, storage=storage).create()
+    with pytest.raises(PipelineError, match="would contain the table in "):
+        open_table(f"s3://{bucket.name}/{around}", COLUMNS, storage=storage).create()
+    open_table(f"s3://{bucket.name}/beside", COLUMNS, storage=storage).create()
+
+
+def test_maintenance_leaves_a_table_inside_and_what_is_of_no_table(
+    writer: DirectoryWriter, kind: Kind, bucket: Bucket
+) -> None:
+    copied(bucket.open(kind), options_of(writer))
+    root = f"{bucket.name}/warehouse/db/orders/data" if kind == "iceberg" else f"{bucket.name}/orders"
+    kept = [f"{root}/sub/part-0.parquet", f"{root}/sub/_delta_log/{0:020d}.json", f"{root}/notes.txt"]
+    for path in (*kept, f"{root}/part-0.parquet"):
+        with bucket.files.open_output_stream(path) as stream:
+            stream.write(b"?")
+    done = MaintenanceJob(upkeep_of(bucket.open(kind), files=timedelta())).run()
+    assert done.deleted_files == 1
+    assert all(info.is_file for info in bucket.files.get_file_info(kept))
+    assert not bucket.files.get_file_info(f"{root}/part-0.parquet").is_file

@@ -216,7 +216,7 @@ def test_records_that_were_deleted_before_they_were_copied_are_an_error_or_count
     ):
         copied(open_in(tmp_path, kind), options_of(writer))
     (receipt,) = copied(open_in(tmp_path, kind), options_of(writer, failOnDataLoss="false"))
-    assert (receipt.rows, receipt.lost) == (10, 10)
+    assert (receipt.rows, receipt.lost, receipt.lost_before) == (10, 10, {("orders", 0): 10})
     assert offsets_in(tmp_path, kind) == [(0, offset) for offset in (*range(10), *range(20, 30))]
 
 
@@ -441,7 +441,7 @@ def test_wrong_targets_are_named(writer: DirectoryWriter, tmp_path: Path) -> Non
     given = ["--storage", "AWS_REGION=x"]
     local = invoke("orders", str(tmp_path), *given, *source, status=1)
     assert "is a local directory: storage options (AWS_REGION) are for object stores" in local
-    assert "a warehouse needs an Iceberg catalog" in invoke("orders", "x", "--warehouse", "y", *source, status=1)
+    assert "name the catalog, too (--catalog)" in invoke("orders", "x", "--warehouse", "y", *source, status=1)
     assert "is not NAMESPACE.TABLE" in invoke(
         "orders", "orders", "--catalog", f"sqlite:///{tmp_path}/catalog.db", *source, status=1
     )

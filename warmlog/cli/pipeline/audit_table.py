@@ -33,6 +33,7 @@ OTHER = {
     "empty": "empty",
     "lost": "lost",
     "unaccounted": "unaccounted",
+    "damaged": "damaged",
     "dead letters": "dead_letters",
     "behind": "behind",
     "audited before": "audited_before",
@@ -103,12 +104,13 @@ def _show(audit: "TableAudit") -> None:
     for finding in audit.findings:
         print_line(f"{finding.topic}-{finding.partition}: {finding.what}: {finding.path}")
     rows = sum(partition.proved.rows for partition in audit.partitions)
-    results = [counted(len(audit.findings), "finding") if audit.findings else "nothing wrong"]
+    results = [counted(len(audit.findings), "finding")] if audit.findings else []
     if unproved := sum(partition.proved.unproved for partition in audit.partitions):
         results.append(f"{counted(unproved, 'row')} cannot be proved")
     if unaccounted := sum(partition.unaccounted for partition in audit.partitions):
         results.append(f"{counted(unaccounted, 'offset')} not accounted for")
-    print_line(f"{counted(len(audit.partitions), 'partition')}, {counted(rows, 'row')}: {', '.join(results)}")
+    what = ", ".join(results) or "nothing wrong"
+    print_line(f"{counted(len(audit.partitions), 'partition')}, {counted(rows, 'row')}: {what}")
 
 
 def _row(partition: "PartitionProof", names: Sequence[str]) -> tuple[object, ...]:

@@ -52,7 +52,7 @@ COLUMNS = (
     help="Newest snapshots of an Iceberg table that do not expire, whatever their age.  [default: 1]",
 )
 @click.option("--compression", type=click.Choice(["zstd", "snappy", "gzip", "none"]), default="zstd", show_default=True)
-@click.option("--dry-run", is_flag=True, help="Report what would be done, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what would be done, name the files to delete; change nothing.")
 @json_option("One JSON object.")
 def maintain(
     target: str,
@@ -92,7 +92,7 @@ def maintain(
 
 def _upkeep(where: TableTarget, older_than: timedelta, keep_snapshots: int) -> "Upkeep":
     from warmlog.pipeline.errors import PipelineError
-    from warmlog.pipeline.lakehouse.iceberg import IcebergTable
+    from warmlog.pipeline.lakehouse.iceberg.table import IcebergTable
     from warmlog.pipeline.lakehouse.maintenance.delta import DeltaUpkeep
     from warmlog.pipeline.lakehouse.maintenance.iceberg import IcebergUpkeep
     from warmlog.pipeline.lakehouse.maintenance.job import MIN_AGE
@@ -121,5 +121,7 @@ def _show(done: "Maintenance") -> None:
     print_table(COLUMNS, rows)
     if done.left_alone:
         print_line(f"{counted(len(done.left_alone), 'file')} left as they are")
+    for path in done.unneeded:
+        print_line(f"would delete {path}")
     if done.dry_run:
         print_line("nothing was changed (--dry-run)")

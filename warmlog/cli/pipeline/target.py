@@ -11,7 +11,7 @@ from warmlog.cli.options import assignment
 if TYPE_CHECKING:
     from warmlog.pipeline.lakehouse.arrangement.spec import Wanted
     from warmlog.pipeline.lakehouse.delta.table import DeltaTable
-    from warmlog.pipeline.lakehouse.iceberg import IcebergTable
+    from warmlog.pipeline.lakehouse.iceberg.table import IcebergTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,7 +58,8 @@ def table_options(command: Command) -> Command:
         click.option(
             "--catalog",
             metavar="URL",
-            help="Iceberg catalog: sqlite:///FILE, postgresql://..., http://..., or a name in .pyiceberg.yaml.",
+            help="Iceberg catalog: sqlite:///FILE, postgresql://..., http://..., thrift://... (Hive), or a name in"
+            " .pyiceberg.yaml.",
         ),
     ):
         command = option(command)

@@ -8,6 +8,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from warmlog.pipeline.errors import DataLossError
 from warmlog.pipeline.source.offsets import Position, continue_at, position_at
@@ -25,7 +26,7 @@ class Progress:
     """A job's positions, and the choice of its next batch. `positions`: at the last commit, None before the first.
 
     `until`: where the job ends, None for an endless job. `reached`: the ends of the last chosen batch. `lost`: number
-    of offsets that no longer existed when it was chosen.
+    of offsets that no longer existed when it was chosen, and `lost_before` the same by partition.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -34,6 +35,7 @@ class Progress:
         self.until: Mapping[TopicPartition, int] | None = None
         self.reached: dict[TopicPartition, Position] = {}
         self.lost = 0
+        self.lost_before: dict[TopicPartition, int] = {}
         self._warned: set[str] = set()
 
     @property
@@ -50,7 +52,7 @@ class Progress:
 
     def choose(self, extents: list[Extent], most: int | None = None) -> dict[TopicPartition, Range]:
         """Return the offsets of the next batch, at most `most` of them. Raises PipelineError, DataLossError."""
-        self.lost = 0
+        self.lost, self.lost_before = 0, {}
         for topic, partition in (self.positions or {}).keys() - {key_of(extent) for extent in extents}:
             if self.options.topics.wants(topic, partition):
                 self.warn(f"{topic}-{partition} is gone")
@@ -87,17 +89,18 @@ class Progress:
         end = last_of(extent, self.options)
         if self.options.flushed_only:
             end = max(end, position.offset)  # recovery points are checkpointed late, and may decrease
-        return continue_at(extent, position, end, self._lose)
+        return continue_at(extent, position, end, partial(self._lose, key_of(extent)))
 
     def _end(self, extent: Extent) -> int:
         end = resolve_end(extent, self.options)
         return end if self.until is None else min(end, self.until[key_of(extent)])
 
-    def _lose(self, what: str, count: int) -> None:
+    def _lose(self, key: TopicPartition, what: str, count: int) -> None:
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false copies what is left)")
         self.warn(what)
         self.lost += count
+        self.lost_before[key] = self.lost_before.get(key, 0) + count
 
     def warn(self, what: str) -> None:
         """Log a warning once."""

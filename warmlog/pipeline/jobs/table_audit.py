@@ -6,7 +6,7 @@ state detects damage inside a file of the same size.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -22,6 +22,7 @@ from warmlog.pipeline.jobs.table_proof import Proved, Stretch, prove
 from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents
 from warmlog.pipeline.lakehouse.maintenance.history import is_whole
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, changed_files
+from warmlog.pipeline.lakehouse.receipts import Runs
 from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.runner import Runner
@@ -207,12 +208,13 @@ def _count(partition: PartitionProof, stretch: Stretch, proved: Proved) -> None:
     """Add the proof of a stretch to its partition."""
     partition.proved.add(proved)
     if stretch.proof is None and not stretch.is_covered:
-        if stretch.first >= partition.first_offset:
-            partition.lost = max(partition.lost - proved.rows, 0)
-        partition.unaccounted = max(partition.unaccounted - proved.rows, 0)
+        if stretch.absent:
+            setattr(partition, stretch.absent, max(getattr(partition, stretch.absent) - proved.rows, 0))
     elif not stretch.is_earlier and not stretch.is_open:
-        dead = sum(min(end, stretch.end) - max(first, stretch.first) for first, end in _within(stretch))
-        partition.empty += max(stretch.end - stretch.first - proved.rows - proved.missing - dead, 0)
+        without = stretch.end - stretch.first - proved.rows - proved.missing - _within(stretch, stretch.dead_letters)
+        damaged = min(_within(stretch, stretch.damaged), max(without, 0))
+        partition.damaged += damaged
+        partition.empty += max(without - damaged, 0)
 
 
 def _comparable(table: Table, options: ReadOptions) -> tuple[tuple[str, ...], list[str]]:
@@ -241,9 +243,9 @@ def _find_columns(partitions: Sequence[PartitionProof], columns: Sequence[str], 
             )
 
 
-def _within(stretch: Stretch) -> Iterator[tuple[int, int]]:
-    """Yield the runs of dead letters that overlap a stretch."""
-    return (run for run in stretch.dead_letters if run[0] < stretch.end and run[1] > stretch.first)
+def _within(stretch: Stretch, runs: Runs) -> int:
+    """Return how many offsets of the runs are in a stretch."""
+    return sum(max(min(end, stretch.end) - max(first, stretch.first), 0) for first, end in runs)
 
 
 def _name(stretch: Stretch, partition: PartitionProof) -> StretchName:
@@ -254,7 +256,7 @@ def _name(stretch: Stretch, partition: PartitionProof) -> StretchName:
 def _range(stretch: Stretch) -> Range:
     """Return the offsets of a stretch to read from the log."""
     first = max(stretch.first, min(stretch.log_first, stretch.end))
-    return Range(start=first, end=stretch.end)
+    return Range(start=first, end=max(min(stretch.end, stretch.log_end), first))
 
 
 def _grouped(stretches: Sequence[Stretch]) -> list[tuple[Stretch, ...]]:

@@ -19,6 +19,7 @@ SOUND = {
     "deletes": "rosybrown",
     "audited_before": "tab:olive",
     "dead_letters": "tab:brown",
+    "damaged": "darkorange",
     "empty": "lightgray",
     "lost": "darkgray",
     "unaccounted": "dimgray",

@@ -15,12 +15,12 @@ from typing import Any
 
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
+from warmlog.pipeline.jobs.equal_rows import digest_of, equal_rows, own_rows, without_records
 from warmlog.pipeline.lakehouse.arrangement.in_order import by_offset
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Proof, Runs
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
-from warmlog.pipeline.lakehouse.schemas.formats import ERROR_COLUMN
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.pipeline.source.input import read_batches
 from warmlog.pipeline.source.plan import AnySplit
@@ -38,9 +38,12 @@ class Stretch:
 
     `files`: files of the table that may have its rows. `written`: names of the receipt's files. `log`: splits with its
     records from `log_first` on. `formats`: the receipt's formats, and `decode`: the rules that follow from them.
-    `dead_letters`: offsets that the receipt lists as stored in a dead-letter topic instead. `is_covered`: whether the
-    table should have the rows; otherwise only existing rows are checked. `is_earlier`: whether the offsets are from a
-    deleted topic of the same name, or were truncated since.
+    `dead_letters`: offsets that the receipt lists as stored in a dead-letter topic instead. `damaged`: those of batches
+    that were skipped as damaged, as the receipt says. `is_covered`: whether the table should have the rows; otherwise
+    only existing rows are checked. `is_earlier`: whether the offsets are from a deleted topic of the same name, or were
+    truncated since. `others`: how many other topics of the name may have rows at these offsets in files that no receipt
+    names. `log_end`: where the records in `log` end. `absent`: the count of `PartitionProof` to which offsets without a
+    row belong, if not to `missing`.
     """
 
     key: TopicPartition
@@ -54,9 +57,13 @@ class Stretch:
     formats: Mapping[str, Any] = field(default_factory=dict)
     decode: DecodeRules | None = None
     dead_letters: Runs = ()
+    damaged: Runs = ()
     log_first: int = 0
+    log_end: int = MAX_INT64
+    others: int = 0
     is_covered: bool = True
     is_earlier: bool = False
+    absent: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -140,7 +147,7 @@ class _Proving:
         for file in stretch.files:
             if file.hides_rows:
                 self._find(f"rows of {file.name} were deleted by another program", file.path)
-        at_log = max(stretch.first, min(stretch.log_first, stretch.end))
+        at_log = stretch.end if stretch.is_earlier else max(stretch.first, min(stretch.log_first, stretch.end))
         before, after = replace(stretch, end=at_log), replace(stretch, first=at_log)
         table = self._digest(stretch)
         as_written = table is not None and stretch.proof is not None and _agrees(table, stretch.proof)
@@ -157,11 +164,16 @@ class _Proving:
 
     def _without_log(self, stretch: Stretch, *, as_written: bool) -> None:
         """Count rows that the log no longer has."""
-        done = self.done
+        done, proof = self.done, self._stretch.proof
+        if stretch.others and proof is not None and not proof.rows:
+            return  # all rows there may be of another topic
         rows = self._table_rows(stretch) if not as_written else None
+        if rows is not None and stretch.is_earlier and stretch.others:
+            rows = without_records(rows, self._logged(stretch), stretch.columns)
+            as_written = proof is not None and _agrees(digest_of(rows, stretch.columns), proof)
         if rows is not None:
             offsets = rows.column("offset").to_numpy()
-            count = self._doubled(offsets, rows.column("file").to_numpy())
+            count = self._doubled(offsets, rows.column("file").to_numpy(), 1 + stretch.others)
         else:
             digest = self._digest(stretch)
             count = digest.rows if digest is not None else 0
@@ -170,13 +182,16 @@ class _Proving:
             done.earlier += count if stretch.is_earlier else 0
             done.by_receipt += 0 if stretch.is_earlier else count
             return
-        proof = self._stretch.proof
         if proof is not None and not proof.rows:
             done.foreign += count
             self._find(f"{count:,} rows from offset {proof.first} on, where no receipt has any", self._names(stretch))
             return
         done.unproved += count
-        if proof is not None:
+        if proof is not None and stretch.others:
+            what = f"offsets {proof.first} to {proof.end - 1} are not the {proof.rows:,} rows of their receipt"
+            what += ", and files that no receipt names may have rows of another topic of this name"
+            self._find(what, self._names(stretch))
+        elif proof is not None:
             what = f"offsets {proof.first} to {proof.end - 1} are not the {proof.rows:,} rows of their receipt"
             self._find(f"{what}, and the log no longer has offsets below {stretch.end}", self._names(stretch))
         elif count:
@@ -251,6 +266,13 @@ class _Proving:
             self.done.stats.add_tally(tally)
         self.done.unknown |= row_decoder.unknown
 
+    def _logged(self, stretch: Stretch) -> Any:
+        """Return the log's records at the offsets of a stretch, or None."""
+        import pyarrow as pa
+
+        records = list(self._log_batches(stretch, first=stretch.first, end=stretch.end))
+        return pa.Table.from_batches(records) if records else None
+
     # -- row by row --
 
     def _compare(self, stretch: Stretch, *, as_written: bool) -> None:
@@ -272,8 +294,10 @@ class _Proving:
 
         done = self.done
         rows = self._table_rows(stretch)
-        in_table, files = rows.column("offset").to_numpy(), rows.column("file").to_numpy()
         log = pa.Table.from_batches(records) if records else None
+        if stretch.others:
+            rows = own_rows(rows, log, stretch.columns, stretch.others)
+        in_table, files = rows.column("offset").to_numpy(), rows.column("file").to_numpy()
         in_log = log.column("offset").to_numpy() if log is not None else np.empty(0, np.int64)
         done.rows += self._doubled(in_table, files)
         unique, at_table = np.unique(in_table, return_index=True)
@@ -311,12 +335,12 @@ class _Proving:
             return pa.table({"offset": pa.array([], pa.int64()), "file": pa.array([], pa.int32())})
         return pa.concat_tables(parts, promote_options="permissive").sort_by("offset")
 
-    def _doubled(self, offsets: Any, files: Any) -> int:
-        """Report offsets that occur more than once; return the number of distinct offsets."""
+    def _doubled(self, offsets: Any, files: Any, most: int = 1) -> int:
+        """Report offsets that occur more than `most` times; return the number of distinct offsets."""
         import numpy as np
 
         unique, counts = np.unique(offsets, return_counts=True)
-        twice = unique[counts > 1]
+        twice = unique[counts > most]
         self.done.twice += len(twice)
         self._name(twice, "in the table more than once", self._files_of(twice, offsets, files))
         return len(unique)
@@ -374,46 +398,6 @@ def _check_order(batch: Any, last: int) -> int:
     if offsets[0] <= last or (np.diff(offsets) <= 0).any():
         raise _Disorder
     return int(offsets[-1])
-
-
-def equal_rows(log: Any, table: Any, columns: tuple[str, ...]) -> Any:
-    """Return for each row whether all columns are equal; null equals null."""
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import compute
-
-    same = np.ones(log.num_rows, bool)
-    for name in columns:
-        left = log.column(name).combine_chunks()
-        if name not in table.column_names:
-            same &= left.is_null().to_numpy(zero_copy_only=False)
-            continue
-        right = table.column(name).combine_chunks()
-        if name == ERROR_COLUMN:  # its text depends on the versions at the time of writing
-            left, right = left.is_null(), right.is_null()
-        if pa.types.is_nested(left.type):
-            values = zip(left.to_pylist(), right.to_pylist(), strict=True)
-            same &= np.array([_present(record) == _present(row) for record, row in values])
-            continue
-        if right.type != left.type:
-            try:
-                right = right.cast(left.type)
-            except pa.ArrowException:  # another program changed the column
-                return np.zeros(log.num_rows, bool)
-        if pa.types.is_floating(left.type):  # NaN equals NaN
-            left, right = (each.cast(pa.float64()).view(pa.int64()) for each in (left, right))
-        equal = compute.fill_null(compute.equal(left, right), False)
-        same &= compute.or_(equal, compute.and_(left.is_null(), right.is_null())).to_numpy(zero_copy_only=False)
-    return same
-
-
-def _present(value: Any) -> Any:
-    """Return a nested value without nulls and empty lists, since fields may have been added after it was written."""
-    if isinstance(value, dict):
-        return {name: each for name, inner in value.items() if (each := _present(inner)) is not None}
-    if isinstance(value, list | tuple):
-        return [_present(each) for each in value] or None
-    return repr(value) if value != value else value  # noqa: PLR0124 - NaN
 
 
 def runs(offsets: Any) -> str:

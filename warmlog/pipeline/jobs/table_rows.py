@@ -45,7 +45,7 @@ def table_rows(table: Table) -> dict[TopicPartition, TableRows]:
     for file in files:
         if file.hides_rows:
             raise PipelineError(
-                f"{table.name}: rows of {file.path} were deleted by another program, which notes that elsewhere:"
+                f"{table.name}: another program has only marked rows of {file.path} as deleted:"
                 " rewrite the file first (OPTIMIZE of Delta, rewrite_data_files of Iceberg)"
             )
         if "offset" not in file.bounds:

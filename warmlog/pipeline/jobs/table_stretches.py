@@ -2,12 +2,15 @@
 
 1. Each proof of a receipt is a stretch; offsets of a receipt's span without a proof had no record when it was written.
 2. If offsets repeat (the topic was recreated, or its log truncated and written again), earlier stretches belong to an
-   earlier log: only their receipts can prove them. Files are distinguished by the receipts that name them.
+   earlier log: only their receipts can prove them. Files are distinguished by the receipts that name them. Files that
+   no receipt names, because another program has rewritten rows, may have rows of several topics at the same offsets:
+   rows equal to the log's records are of the present one, and the others have to be as their receipt says.
 3. Positions outlive receipts. Offsets up to the position without a receipt should be in the table if the log still has
    them: between receipts, and after the last receipt. Before the first receipt, too, unless the receipts of all commits
    exist: then these offsets were never copied, and only existing rows are checked.
-4. Offsets without a receipt that the log no longer has were lost before they were copied if the receipts of all commits
-   exist; otherwise it is unknown whether they had records. There must be no rows after the position.
+4. Offsets without a receipt that the log no longer has were lost before they were copied if the receipt after them says
+   that as many were lost; otherwise it is unknown whether they had records: rows may have been taken back. There must
+   be no rows after the position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +19,7 @@ from typing import Any
 
 from warmlog.pipeline.jobs.log_ranges import LogExtent
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch
-from warmlog.pipeline.lakehouse.ledger import lives_of
+from warmlog.pipeline.lakehouse.ledger import begins_again, lives_of
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span
 from warmlog.pipeline.source.offsets import Position
@@ -31,8 +34,10 @@ class PartitionProof:
     """Audit of a partition. `first_offset`, `end_offset`: range of the current (or last) log that should be copied.
 
     `empty`: offsets without a record: markers, aborted, or compacted before they were copied. `lost`: between receipts,
-    deleted before they were copied. `unaccounted`: without a row or receipt, and no longer in the log.
-    `dead_letters`: stored in a dead-letter topic instead, according to receipts. `behind`: in the log, not copied yet.
+    deleted before they were copied, as the later receipt says. `unaccounted`: without a row or receipt, and not in the
+    log any more.
+    `dead_letters`: stored in a dead-letter topic instead, according to receipts. `damaged`: skipped as such, according
+    to receipts. `behind`: in the log, not copied yet.
     `audited_before`: proved by an earlier audit. In a table with one row for each key, `superseded`: records that a
     newer one of their key replaces, `deletes`: keys whose newest record deletes them, and `elsewhere`: rows whose key
     has a row in another partition, too.
@@ -47,6 +52,7 @@ class PartitionProof:
     lost: int = 0
     unaccounted: int = 0
     dead_letters: int = 0
+    damaged: int = 0
     behind: int = 0
     audited_before: int = 0
     superseded: int = 0
@@ -69,6 +75,27 @@ class TableContents:
     formats: Mapping[str, Any] = field(default_factory=dict)
     is_whole: bool = True
 
+    def losses(self) -> set[tuple[str, TopicPartition]]:
+        """Return the ids of receipts, and the partitions, of which these say that the offsets before spans were lost.
+
+        Receipts of earlier versions have one count for all partitions: offsets before spans, and others within them.
+        """
+        ends: dict[TopicPartition, Position] = {}
+        stated: set[tuple[str, TopicPartition]] = set()
+        for receipt in self.receipts:
+            gaps = {
+                key: span.first - ends[key].offset
+                for key, span in receipt.spans.items()
+                if key in ends and not begins_again(ends[key], span)
+            }
+            before = receipt.lost_before
+            if before is not None:
+                stated |= {(receipt.id, key) for key, gap in gaps.items() if gap <= before.get(key, 0)}
+            elif sum(gaps.values()) <= receipt.lost:
+                stated |= {(receipt.id, key) for key in gaps}
+            ends |= receipt.positions()
+        return stated
+
 
 class Stretches:
     """The stretches of one partition. `log`: None if the topic was deleted. `partition`: the audit to fill in."""
@@ -77,6 +104,7 @@ class Stretches:
         self._key = key
         self._contents = contents
         self._spans = [(receipt, receipt.spans[key]) for receipt in contents.receipts if key in receipt.spans]
+        self._losses = contents.losses()
         *self._lives, self._life = lives_of(self._with_position([span for _, span in self._spans]))
         last = self._last
         ids = {each.topic_id for each in (log, last) if each is not None} - {None}
@@ -125,24 +153,54 @@ class Stretches:
         for (receipt, span), life, cut in zip(self._spans, self._lives, self._cuts(), strict=True):
             is_earlier = self._is_past or (life != self._life and span.end.offset > cut)
             if life == self._life and span.first > at:
-                yield from self._gap(at, span.first)
+                yield from self._gap(at, span.first, is_stated=(receipt.id, self._key) in self._losses)
             dead = receipt.dead_letters.get(self._key, ())
+            damaged = receipt.damaged_offsets.get(self._key, ())
             if life == self._life:
                 self.partition.dead_letters += sum(end - first for first, end in dead)
             for proof in _whole(span, receipt.proofs.get(self._key, ())):
                 stretch = self._stretch(
                     proof.first, proof.end, receipt.columns, proof, life=life, is_earlier=is_earlier
                 )
-                yield replace(stretch, written=receipt.files, formats=receipt.formats, dead_letters=dead)
+                if is_earlier and stretch.others and receipt.formats == self._contents.formats:
+                    stretch = self._with_present_log(stretch)
+                yield replace(
+                    stretch, written=receipt.files, formats=receipt.formats, dead_letters=dead, damaged=damaged
+                )
             at = span.end.offset
         end = self.partition.end_offset
         if self._life not in self._lives:
             at = self._head
         if at < end:
             yield from self._gap(at, end)
+        if self._is_shared(end, MAX_INT64):  # rows there may be of a topic that had more
+            ends = [
+                span.end.offset for (_, span), life in zip(self._spans, self._lives, strict=True) if life != self._life
+            ]
+            end = max([end, *ends])
         rest = self._stretch(end, MAX_INT64, self._contents.columns, Proof(end, MAX_INT64, 0, ""), life=self._life)
         if rest.files:
             yield rest
+
+    def _is_shared(self, first: int, end: int) -> bool:
+        """Return whether files that no receipt names may have rows of these offsets."""
+        selection = Selection(key=self._key, first=first, end=end, columns=())
+        return any(file.name not in self._owners and file.may_hold(selection) for file in self._contents.files)
+
+    def _others(self, first: int, end: int, life: int) -> int:
+        """Return how many other topics of the name may have rows of these offsets in files that no receipt names."""
+        overlapping = {
+            other
+            for (_, span), other in zip(self._spans, self._lives, strict=True)
+            if other != life and span.first < end and span.end.offset > first
+        }
+        return len(overlapping) if overlapping and self._is_shared(first, end) else 0
+
+    def _with_present_log(self, stretch: Stretch) -> Stretch:
+        """Return a stretch of an earlier topic with the present topic's log at the same offsets."""
+        if self._log is None:
+            return stretch
+        return replace(stretch, log_first=min(self._log.start, stretch.end), log_end=self._log.end)
 
     def _before(self, end: int) -> Iterator[Stretch]:
         """Yield the stretches before the first receipt."""
@@ -151,14 +209,12 @@ class Stretches:
         elif end:
             yield from self._gap(0, end)
 
-    def _gap(self, first: int, end: int) -> Iterator[Stretch]:
-        """Yield stretches without a receipt below the position."""
+    def _gap(self, first: int, end: int, *, is_stated: bool = False) -> Iterator[Stretch]:
+        """Yield stretches without a receipt below the position. `is_stated`: a receipt says that they were lost."""
         in_log = self._in_log(first, end)
-        if self._contents.is_whole:
-            self.partition.lost += in_log - first
-        else:
-            self.partition.unaccounted += in_log - first
-        yield from self._unreceipted(first, in_log, is_covered=False)
+        absent = "lost" if is_stated else "unaccounted"
+        setattr(self.partition, absent, getattr(self.partition, absent) + in_log - first)
+        yield from self._unreceipted(first, in_log, is_covered=False, absent=absent)
         yield from self._unreceipted(in_log, end, is_covered=True)
 
     def _cuts(self) -> Iterator[int]:
@@ -168,12 +224,12 @@ class Stretches:
             other = last is not None and span.end.topic_id != last.topic_id
             yield 0 if other else min((later.first for _, later in self._spans[number + 1 :]), default=MAX_INT64)
 
-    def _unreceipted(self, first: int, end: int, *, is_covered: bool) -> Iterator[Stretch]:
+    def _unreceipted(self, first: int, end: int, *, is_covered: bool, absent: str = "") -> Iterator[Stretch]:
         for low in range(first, end, CHUNK_OFFSETS):
             high = min(low + CHUNK_OFFSETS, end)
             stretch = self._stretch(low, high, self._contents.columns, None, life=self._life, is_covered=is_covered)
             if stretch.files or is_covered:
-                yield stretch
+                yield replace(stretch, absent=absent)
 
     def _stretch(
         self,
@@ -201,6 +257,7 @@ class Stretches:
                 if file.may_hold(selection) and life in self._owners.get(file.name, {life})
             ),
             log_first=log_first,
+            others=0 if end == MAX_INT64 else self._others(first, end, life),
             is_covered=is_covered,
             is_earlier=is_earlier,
         )

@@ -168,6 +168,9 @@ class UpsertAudit:
             partition.behind = max(log.end - max(end, log.start), 0)
             start = min(max(first, log.start), max(end, log.end))
             partition.unaccounted = max(min(start, end) - first, 0)
+            damaged = (run for receipt in receipts for run in receipt.damaged_offsets.get(key, ()))
+            begin = first + partition.unaccounted
+            partition.damaged = sum(max(min(run[1], end) - max(run[0], begin), 0) for run in damaged)
             extents[key] = Range(start=start, end=max(log.end, start))
         return extents
 
@@ -238,7 +241,9 @@ class UpsertAudit:
             proof = self._partitions[topic, partition]
             proof.superseded, proof.deletes = int(records) - keys, deletes
             covered = proof.end_offset - proof.first_offset - proof.unaccounted
-            proof.empty = max(covered - int(records) - proof.dead_letters, 0)
+            without = max(covered - int(records) - proof.dead_letters, 0)
+            proof.damaged = min(proof.damaged, without)
+            proof.empty = without - proof.damaged
         for topic, partition, _, rows in self._known(database.execute(DOUBLED).fetchall()):
             self._partitions[topic, partition].proved.rows = int(rows)
         for topic, partition, count in self._known(database.execute(DOUBLED_KEYS).fetchall()):

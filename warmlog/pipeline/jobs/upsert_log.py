@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warmlog.pipeline.job_stats import JobStats
-from warmlog.pipeline.jobs.table_proof import equal_rows, without_runs
+from warmlog.pipeline.jobs.equal_rows import equal_rows
+from warmlog.pipeline.jobs.table_proof import without_runs
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Receipt, Runs
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey

@@ -3,7 +3,7 @@
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,10 @@ from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
-from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError, Table
+from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError, RefusedError, Table
 from warmlog.pipeline.lakehouse.writing import NewFile
+from warmlog.pipeline.source.offsets import Position
+from warmlog.protocol.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +58,11 @@ class Committer:
         for pause_s in PAUSES_S:
             try:
                 self._table.commit(receipt, files, () if replaced is None else replaced.files)
+            except RefusedError as error:
+                if not self._is_there_all_the_same(receipt, files):
+                    raise
+                _log.warning("%s; its receipt is in the table", error)
+                return True
             except (ConflictError, OutcomeUnknownError) as error:
                 failure = error
             else:
@@ -64,7 +71,7 @@ class Committer:
             if self._is_committed(receipt):
                 _log.warning("%s; its receipt is in the table", failure)
                 return True
-            if self._table.positions(receipt.spans) != before:
+            if self._moved(receipt, before, files):
                 if self._has(files):
                     _log.warning("%s; its files are in the table, and its receipt is expired", failure)
                     return True
@@ -79,6 +86,17 @@ class Committer:
             _log.info("%s; retrying", failure)
         raise PipelineError(f"{failure}; gave up after {len(PAUSES_S)} attempts") from failure
 
+    def _moved(self, receipt: Receipt, before: Mapping[TopicPartition, Position], files: Sequence[NewFile]) -> bool:
+        """Return whether the table's positions have changed. Raises PipelineError if rows were taken back meanwhile."""
+        try:
+            return self._table.positions(receipt.spans) != before
+        except UnavailableError:
+            raise
+        except PipelineError:
+            if not self._has(files):
+                self.discard(files)
+            raise
+
     def _changed(self, schema: Any, arrangement: Arrangement, replaced: Replaced | None) -> str | None:
         """Name what files depend on and another program has changed, or return None."""
         if not self._table.schema().equals(schema, check_metadata=True):
@@ -88,6 +106,18 @@ class Committer:
         if replaced is not None and replaced.chosen_from != frozenset(file.path for file in self._table.files()):
             return "files"
         return None
+
+    def _is_there_all_the_same(self, receipt: Receipt, files: Sequence[NewFile]) -> bool:
+        """Return whether the table has a commit that was refused, as when only its checkpoint cannot be written.
+
+        Files are deleted if it certainly has not.
+        """
+        with suppress(PipelineError):
+            self._table.refresh()
+            if self._table.holds(receipt):
+                return True
+            self.discard(files)
+        return False
 
     def _is_committed(self, receipt: Receipt) -> bool:
         """Read the newest version, and return whether it contains the receipt. Raises UnavailableError."""

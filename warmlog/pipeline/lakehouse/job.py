@@ -24,7 +24,7 @@ from warmlog.pipeline.job_stats import Reporter, added
 from warmlog.pipeline.lakehouse.arrangement.sorting import LIMITS, SortLimits, check_partitions
 from warmlog.pipeline.lakehouse.committing import Batch, Committer
 from warmlog.pipeline.lakehouse.pace import Pace, Targets
-from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, new_id
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, all_runs, joined_runs, new_id
 from warmlog.pipeline.lakehouse.schemas.catalog import SchemaCatalog
 from warmlog.pipeline.lakehouse.schemas.columns import check_columns
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules
@@ -195,7 +195,8 @@ class TableJob:
         stored = self._table.positions({key_of(extent) for extent in extents} | known.keys())
         for topic, partition in sorted(self._committed - stored.keys()):
             raise PipelineError(
-                f"{self._table.name} no longer has the position of {topic}-{partition}: it was replaced or restored"
+                f"{self._table.name} no longer has the position of {topic}-{partition}: another program has set"
+                " the table back, or replaced it. Start the job again to continue with what the table has now"
             )
         self._committed |= stored.keys()
         self._progress.positions = known | stored or None
@@ -244,7 +245,9 @@ class TableJob:
             },
             rows=stats.rows,
             lost=stats.lost_offsets + self._progress.lost,
+            lost_before=dict(self._progress.lost_before),
             damaged=tuple(damage for part in written for damage in part.damaged),
+            damaged_offsets=joined_runs(runs for part in written for runs in part.damaged_offsets),
             files=tuple(file.name for part in written for file in part.files),
             columns=tuple(decode.schema.names),
             proofs={key: tuple(listed) for key, listed in proofs.items()},
@@ -255,7 +258,7 @@ class TableJob:
     def _check_mode(self) -> None:
         """Raise PipelineError if the table's rows are not only appended."""
         if self._table.is_upserted:
-            raise PipelineError(f"{self._table.name} has one row for each key: --upsert continues it")
+            raise PipelineError(f"{self._table.name} has one row for each key: copy to it with --upsert")
 
     def _batch(self, run: Runner, receipt: Receipt, files: Sequence[NewFile]) -> Batch:  # noqa: ARG002
         """Return what to commit for the files that tasks have written."""

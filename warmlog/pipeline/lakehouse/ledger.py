@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, new_id, parse_receipt
+from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span, joined_runs, new_id, parse_receipt
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
 LEDGER_KEY = "warmlog-receipts"  # key in the metadata of a commit, or name of a table property
+WHOLE = "whole"  # mark of a ledger that has the receipts of all commits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +94,7 @@ def _continues(first: Receipt, second: Receipt) -> bool:
 
 
 def _joined(first: Receipt, second: Receipt) -> Receipt:
-    spans, proofs, letters = dict(first.spans), dict(first.proofs), dict(first.dead_letters)
-    for key, runs in second.dead_letters.items():
-        letters[key] = (*letters.get(key, ()), *runs)
+    spans, proofs = dict(first.spans), dict(first.proofs)
     for key, span in second.spans.items():
         spans[key] = Span(first=spans[key].first if key in spans else span.first, end=span.end)
         proofs[key] = (*proofs.get(key, ()), *sorted(second.proofs.get(key, ())))
@@ -105,12 +104,23 @@ def _joined(first: Receipt, second: Receipt) -> Receipt:
         spans=spans,
         rows=first.rows + second.rows,
         lost=first.lost + second.lost,
+        lost_before=_lost_before(first, second),
         damaged=(*first.damaged, *second.damaged),
+        damaged_offsets=joined_runs((*first.damaged_offsets.items(), *second.damaged_offsets.items())),
         files=tuple(dict.fromkeys((*first.files, *second.files))),
         proofs=proofs,
-        dead_letters=letters,
+        dead_letters=joined_runs((*first.dead_letters.items(), *second.dead_letters.items())),
         upsert={name: first.upsert.get(name, 0) + count for name, count in second.upsert.items()},
     )
+
+
+def _lost_before(first: Receipt, second: Receipt) -> dict[TopicPartition, int] | None:
+    """Return how many offsets were lost before the spans of two receipts that are joined; None if that is unknown."""
+    parts = [each.lost_before if each.lost else {} for each in (first, second)]
+    before, after = parts
+    if before is None or after is None:
+        return None
+    return {key: count for key, count in after.items() if key not in first.spans} | dict(before)
 
 
 def _rewritten(receipt: Receipt, rewrite: Rewrite, live: set[str]) -> Receipt:

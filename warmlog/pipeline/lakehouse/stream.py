@@ -158,7 +158,7 @@ class TableSink:
 
             check_upserted(table)
         elif table.is_upserted:
-            raise PipelineError(f"{table.name} has one row for each key: upsert=True continues it")
+            raise PipelineError(f"{table.name} has one row for each key: write to it with TableSink(..., upsert=True)")
 
     def _rules(self, table: Table, decode: DecodeRules) -> WriteRules:
         rules = {**self._file_rules(table), "schema": table.schema(), "decode": decode}

@@ -27,6 +27,10 @@ class OutcomeUnknownError(PipelineError):
     """The answer to a commit was lost; the commit may be in the table."""
 
 
+class RefusedError(PipelineError):
+    """The table's store refused a commit, and would refuse it again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """A commit in a table's history. `version`: Delta's version, or Iceberg's snapshot id."""
@@ -91,7 +95,7 @@ class Table(Protocol):
         """
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
-        """Append files, and remove others. Raises ConflictError, OutcomeUnknownError.
+        """Append files, and remove others. Raises ConflictError, RefusedError, OutcomeUnknownError.
 
         The commit of a receipt with counts of upserts also marks the table as one with a row for each key.
         """

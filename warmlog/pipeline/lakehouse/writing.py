@@ -7,6 +7,7 @@
 """
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,9 @@ class FileStore(Protocol):
         """Delete a file that no commit references. Raises OSError."""
 
 
+LOCAL = re.compile(r"^file:(//)?(?=/)")  # a metastore of Hive writes file:/directory
+
+
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
     """Files in a local directory."""
@@ -62,7 +66,7 @@ class LocalFiles:
 
     def open(self, path: str) -> Any:
         """Return a file open for reading; an absolute path may be outside the directory. Raises OSError."""
-        return open(Path(self.directory, path.removeprefix("file://")), "rb")
+        return open(Path(self.directory, LOCAL.sub("", path)), "rb")
 
     def create(self, name: str) -> Any:
         """Return a file open for writing. Raises OSError."""
@@ -129,7 +133,7 @@ class WrittenGroup:
     """Result of a task. `proofs`: proofs for the receipt, by partition.
 
     `unknown`: schemas of keys and values that the rules lack; without them the files are useless. `dead`: offsets of
-    records that became dead letters.
+    records that became dead letters. `damaged_offsets`: offsets of skipped batches.
     """
 
     proofs: tuple[tuple[TopicPartition, Proof], ...]
@@ -138,6 +142,7 @@ class WrittenGroup:
     stats: JobStats
     unknown: frozenset[SchemaKey] = frozenset()
     dead: tuple[tuple[TopicPartition, Runs], ...] = ()
+    damaged_offsets: tuple[tuple[TopicPartition, Runs], ...] = ()
 
 
 @dataclass(slots=True)
@@ -145,6 +150,7 @@ class _Notes:
     """Results of a task other than files."""
 
     damaged: list[str] = field(default_factory=list)
+    damaged_offsets: list[tuple[TopicPartition, Runs]] = field(default_factory=list)
     unknown: set[SchemaKey] = field(default_factory=set)
     dead: list[tuple[TopicPartition, Runs]] = field(default_factory=list)
 
@@ -187,6 +193,7 @@ def write_group(rules: WriteRules, read_rules: ReadRules, group: Group) -> Writt
         stats=added(parts),
         unknown=frozenset(notes.unknown),
         dead=tuple(notes.dead),
+        damaged_offsets=tuple(notes.damaged_offsets),
     )
 
 
@@ -210,6 +217,7 @@ def _write_split(
     if rows.decoder.dead:
         notes.dead.append(((split.topic, split.partition), runs_of(rows.decoder.dead)))
     notes.damaged += map(str, tally.damaged)
+    notes.damaged_offsets.append(((split.topic, split.partition), tuple(tally.damaged_offsets)))
     stats = JobStats(rows=digest.rows, decode_s=decoding.seconds + fields.seconds, write_s=writing.seconds)
     stats.read_s = reading.seconds - decoding.seconds  # each step reads a batch and decodes it
     stats.add_tally(tally)

@@ -60,7 +60,7 @@ def test_what_cannot_be_upserted_is_one_line(tmp_path: Path) -> None:
         assert (done.exit_code, message in done.stderr, done.stderr.count("\n")) == (1, True, 1), done.output
     upserted(open_in(tmp_path, "delta"), writer)
     appended = run(*common)
-    assert (appended.exit_code, "has one row for each key: --upsert continues it" in appended.stderr) == (1, True)
+    assert (appended.exit_code, "has one row for each key: copy to it with --upsert" in appended.stderr) == (1, True)
     spark = run("audit", "orders", str(tmp_path / "delta"), "--path", str(tmp_path / "data"), "--engine", "spark")
     assert (spark.exit_code, "its audit runs in this process only" in spark.stderr) == (1, True), spark.output
     state = run("audit", "orders", str(tmp_path / "delta"), "--path", str(tmp_path / "data"), "--state", "state.json")

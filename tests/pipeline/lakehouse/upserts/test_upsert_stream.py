@@ -57,7 +57,7 @@ def test_modes_do_not_mix(spark: Any, kind: Kind, tmp_path: Path) -> None:
     writer = KeyedWriter(tmp_path / "data")
     writer.add((b"a", b"1"))
     upserting(tmp_path, kind)(source(spark.read, writer), 0)
-    with pytest.raises(PipelineError, match=r"has one row for each key: upsert=True continues it"):
+    with pytest.raises(PipelineError, match=r"has one row for each key: write to it with TableSink"):
         sink_in(tmp_path, kind)(source(spark.read, writer), 0)
     assert model_in(tmp_path, kind) == writer.model
 

@@ -29,7 +29,7 @@ def written(kind: Kind, tmp_path: Path) -> KeyedWriter:
 def continued(written: KeyedWriter, kind: Kind, tmp_path: Path) -> None:
     """Upsert further records, refuse to append, and audit."""
     written.add((b"k1", b"new"), (b"k12", None))
-    with pytest.raises(PipelineError, match="--upsert continues it"):
+    with pytest.raises(PipelineError, match="copy to it with --upsert"):
         copied(open_in(tmp_path, kind), options_of(written))
     (receipt,) = upserted(open_in(tmp_path, kind), written)
     assert (receipt.upsert["inserted"], receipt.upsert["deleted"]) == (1, 1)

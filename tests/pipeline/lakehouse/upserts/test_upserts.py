@@ -90,8 +90,11 @@ def test_a_record_without_a_key_stops_the_job(kind: Kind, tmp_path: Path) -> Non
 
     name.write_bytes(build_batch([(0, None, b"x", ())], base_offset=1))
     table = open_in(tmp_path, kind)
-    with pytest.raises(PipelineError, match="orders-0: offset 1: key: it is null, and a row of this table needs a key"):
+    with pytest.raises(
+        PipelineError, match="orders-0: offset 1: key: it is null, and a row of this table needs a key"
+    ) as caught:
         upserted(table, writer)
+    assert "(--on-bad-row dead-letter --dead-letter-topic TOPIC stores such records there)" in str(caught.value)
     assert model_in(tmp_path, kind) == {}
 
 
@@ -103,7 +106,7 @@ def test_tables_of_the_two_modes_do_not_mix(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="rows that were not written by --upsert"):
         upserted(appended, writer)
     upserted(table, writer)
-    with pytest.raises(PipelineError, match="one row for each key: --upsert continues it"):
+    with pytest.raises(PipelineError, match="one row for each key: copy to it with --upsert"):
         copied(table, options_of(writer))
 
 
@@ -187,7 +190,7 @@ def test_files_whose_rows_are_hidden_are_refused(kind: Kind, tmp_path: Path, mon
     hiding = [replace(file, hides_rows=True) for file in table.files()]
     monkeypatch.setattr(table, "files", lambda: hiding)
     writer.add((b"b", b"1"))
-    with pytest.raises(PipelineError, match="were deleted by another program"):
+    with pytest.raises(PipelineError, match="has only marked rows of"):
         upserted(table, writer)
 
 

@@ -14,12 +14,16 @@ from warmlog.pipeline.lakehouse.arrangement.spec import (
     Wanted,
 )
 from warmlog.pipeline.lakehouse.arrangement.types import check_known, check_partition, check_sort
+from warmlog.pipeline.lakehouse.neighbours import check_new
 
 NAMES: tuple[Transform, ...] = ("identity", "year", "month", "day", "hour", *WITH_NUMBER)
 
 
 def create_table(catalog: Any, identifier: str, schema: Any, wanted: Wanted) -> None:
-    """Create a table of a catalog unless it exists. `schema`: Arrow's. Raises PipelineError, pyiceberg's errors."""
+    """Create a table of a catalog unless it exists. `schema`: Arrow's. Raises PipelineError, pyiceberg's errors.
+
+    A table whose location is inside another table's, or contains one, is an error, too.
+    """
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
     from pyiceberg.table.sorting import NullOrder
     from pyiceberg.transforms import IdentityTransform
@@ -27,6 +31,7 @@ def create_table(catalog: Any, identifier: str, schema: Any, wanted: Wanted) -> 
     _check_new(identifier, {field.name: field.type for field in schema}, wanted)
     try:
         with catalog.create_table_transaction(identifier, schema=schema) as transaction:
+            _check_location(identifier, transaction)
             if wanted.partition:
                 with transaction.update_spec() as spec:
                     for term in wanted.partition:
@@ -35,9 +40,22 @@ def create_table(catalog: Any, identifier: str, schema: Any, wanted: Wanted) -> 
                 with transaction.update_sort_order() as order:
                     for term in wanted.sort:
                         order.asc(term.column, IdentityTransform(), NullOrder.NULLS_FIRST)
+    except ValueError as error:
+        if "specify a location" not in str(error):
+            raise
+        raise PipelineError(f"{identifier}: the catalog has no place for new tables: give --warehouse URL") from error
     except (CommitFailedException, TableAlreadyExistsError):
         if not catalog.table_exists(identifier):  # otherwise another job was faster
             raise
+
+
+def _check_location(table: str, transaction: Any) -> None:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    files, location = transaction._table.io, transaction.table_metadata.location  # noqa: SLF001 - not exposed
+    if isinstance(files, PyArrowFileIO):  # others cannot list files, and so cannot be maintained
+        scheme, netloc, path = PyArrowFileIO.parse_location(location)
+        check_new(f"{table} in {location}", files.fs_by_scheme(scheme, netloc), path.rstrip("/"), is_delta=False)
 
 
 def _check_new(table: str, types: Mapping[str, Any], wanted: Wanted) -> None:

@@ -1,5 +1,5 @@
 """Delta tables.
 
-Start with `table` (the table, through the deltalake library), then `actions` (the content of a commit) and `storage`
-(the names of options of object stores).
+Start with `table` (the table, through the deltalake library), then `actions` (the content of a commit), `log` (what
+commits say), `restores` (commits that were taken back), and `storage` (options of stores).
 """

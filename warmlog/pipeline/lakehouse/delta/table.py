@@ -17,13 +17,13 @@ Source: the Delta protocol, "Transaction Identifiers".
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from warmlog.pipeline.errors import PipelineError, UnavailableError
+from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.delta import arrangement_of, creation, plain_value
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
 from warmlog.pipeline.lakehouse.delta.actions import (
@@ -34,57 +34,34 @@ from warmlog.pipeline.lakehouse.delta.actions import (
     transaction_app,
     transactions_of,
 )
-from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
+from warmlog.pipeline.lakehouse.delta.errors import delta_errors, is_permanent, one_line
+from warmlog.pipeline.lakehouse.delta.files import DeltaFiles, directory_of
+from warmlog.pipeline.lakehouse.delta.log import USER_METADATA, DeltaLog, LogEntry
+from warmlog.pipeline.lakehouse.delta.restores import (
+    CutLogError,
+    Lineage,
+    has_last_rows,
+    partitions_of,
+    taken_back,
+)
+from warmlog.pipeline.lakehouse.neighbours import check_new
+from warmlog.pipeline.lakehouse.present import PresentRows
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
-from warmlog.pipeline.lakehouse.receipts import KEY, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
 from warmlog.pipeline.lakehouse.schemas.columns import NEVER_NULL, check_column, check_nulls
 from warmlog.pipeline.lakehouse.schemas.types import check_names, check_only_added, normal, without_times
-from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
+from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError, RefusedError
+from warmlog.pipeline.lakehouse.taken_back import TakenBack
 from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
-USER_METADATA = "userMetadata"
-FIRST_ENTRIES = 64  # log entries read first; more are read until the ledger is found
 NOT_IN_NAMES = " ,;{}()\n\t="  # characters that names cannot contain without column mapping
 ATTEMPTS = 20  # attempts to add columns while other programs commit
 HEADER_KEYS = frozenset({"headers.element", "headers.element.key"})  # never null, and some programs say so
 UPSERTED = "warmlog-upsert"  # application id that marks a table with one row for each key
 APPEND_ONLY = "delta.appendOnly"
 TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"  # a table with this property would lose positions
-
-
-class DeltaFiles:
-    """A table in an object store; workers open it by its URL and options."""
-
-    def __init__(self, uri: str, storage: Mapping[str, str]) -> None:
-        self._uri = uri
-        self._storage = dict(storage)
-
-    def _files(self) -> Any:
-        from deltalake.fs import DeltaStorageHandler
-        from pyarrow.fs import PyFileSystem
-
-        return PyFileSystem(DeltaStorageHandler(self._uri, self._storage))
-
-    def open(self, path: str) -> Any:
-        """Return a file open for reading. Raises OSError."""
-        return self._files().open_input_file(path.removeprefix(f"{self._uri.rstrip('/')}/"))
-
-    def create(self, name: str) -> Any:
-        """Return a file open for writing. Raises OSError."""
-        return self._files().open_output_stream(name)
-
-    def path_of(self, name: str) -> str:
-        """Return the URL of an object."""
-        return f"{self._uri.rstrip('/')}/{name}"
-
-    def finished(self, name: str) -> None:
-        """Do nothing: an object is durable when it is closed."""
-
-    def delete(self, name: str) -> None:
-        """Delete an object. Raises OSError."""
-        self._files().delete_file(name)
 
 
 class DeltaTable:
@@ -105,6 +82,7 @@ class DeltaTable:
         self._tried_at = 0
         self._known: dict[TopicPartition, Position | None] = {}
         self._known_at = 0
+        self._settled: set[str] = set()  # topics of which nothing was taken back
         self._planned: Any = None
 
     @property
@@ -139,13 +117,17 @@ class DeltaTable:
         return self._wanted != NOTHING_WANTED
 
     def create(self, schema: Any = None) -> None:
-        """Create the table unless it exists. `schema`: its columns, by default those to write. Raises PipelineError."""
+        """Create the table unless it exists. `schema`: its columns, by default those to write.
+
+        Raises PipelineError, also if it would be inside another table, or contain one.
+        """
         import deltalake
 
         from warmlog.pipeline.source.arrow import arrow_schema
 
         with delta_errors(self._uri):
             if not deltalake.DeltaTable.is_deltatable(self._uri, storage_options=self._storage):
+                check_new(self._uri, *directory_of(self._uri, self._storage), is_delta=True)
                 made = creation(self._uri, arrow_schema(self._columns) if schema is None else schema, self._wanted)
                 deltalake.DeltaTable.create(self._uri, mode="ignore", storage_options=self._storage, **made)
 
@@ -190,7 +172,38 @@ class DeltaTable:
             check_nulls(self._uri, _arrow_field(field), written, NEVER_NULL | HEADER_KEYS)
 
     def positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Return the positions of partitions in the version that was read last."""
+        """Return the positions of partitions in the last version read. Raises PipelineError if rows were taken back."""
+        positions = self.stored_positions(keys)
+        unsettled = {topic for topic, _ in positions} - self._settled
+        if unsettled:
+            taken = self.taken_back(unsettled)
+            if taken is not None:
+                raise PipelineError(taken.message(self._uri))
+            self._settled |= unsettled
+        return positions
+
+    def taken_back(self, topics: Collection[str] | None = None) -> TakenBack | None:
+        """Return what `RESTORE` took back from these topics, or from all. Raises PipelineError."""
+        try:
+            taken = taken_back(self._log, self.stored_positions, topics)
+            return None if taken is None else taken.without_present(self._present())
+        except CutLogError:
+            files = self.files()
+            keys = partitions_of(files) if topics is None else {key for key in self._known if key[0] in topics}
+            if keys and has_last_rows(files, self.store(), self.stored_positions(keys)):
+                return None
+            raise
+
+    def accept(self, taken: TakenBack, receipt: Receipt) -> None:  # noqa: ARG002 - the receipt has its positions
+        """Store the positions of the rows that a restore has left. Raises as `write` does."""
+        self.commit(receipt, [])
+
+    def _present(self) -> PresentRows:
+        receipts = (commit.receipt for commit in self.commits())
+        return PresentRows.of(self._uri, self.store(), self.files(), receipts)
+
+    def stored_positions(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the positions of partitions in the last version read, which a restore leaves as they are."""
         wanted = list(keys)
         with delta_errors(self._uri):
             self._follow()
@@ -204,13 +217,21 @@ class DeltaTable:
         """Update cached positions from the receipts committed since they were read, or drop them if one is missing."""
         newer = self.version - self._known_at
         if newer > 0 and self._known:
-            commits = list(self._commits(newer))
-            if self._table.history(newer)[-1]["version"] == self._known_at + 1:
-                for commit in reversed(commits):
-                    self._known |= commit.receipt.positions()
+            entries = self._log.newest(newer)
+            is_whole = bool(entries) and entries[-1].version == self._known_at + 1
+            if is_whole:
+                for entry in reversed(entries):
+                    receipt = entry.receipt()
+                    self._known |= {} if receipt is None else receipt.positions()
             else:
                 self._known = {}
+            if not is_whole or any(entry.is_restore for entry in entries):
+                self._settled.clear()
         self._known_at = self.version
+
+    @property
+    def _log(self) -> DeltaLog:
+        return DeltaLog(self._uri, self._table, self.store())
 
     def _position(self, key: TopicPartition) -> Position | None:
         lookup = self._table.transaction_version
@@ -302,7 +323,7 @@ class DeltaTable:
                 raise
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
-        """Add and remove files as the version after the one read. Raises ConflictError, OutcomeUnknownError."""
+        """Add and remove files as the version after the one read. Raises as `write` does."""
         from deltalake import Transaction
 
         self._tried_at = self.version
@@ -320,7 +341,7 @@ class DeltaTable:
         self.write(actions, {KEY: receipt.text()}, transactions)
 
     def write(self, actions: Sequence[Any], metadata: Mapping[str, str], transactions: Sequence[Any] = ()) -> None:
-        """Commit actions as the version after the one read. Raises ConflictError, OutcomeUnknownError."""
+        """Commit actions as the version after the one read. Raises ConflictError, RefusedError, OutcomeUnknownError."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties
 
@@ -334,15 +355,20 @@ class DeltaTable:
             self._table.create_write_transaction(
                 list(actions), "append", self._table.schema(), commit_properties=properties
             )
-        except CommitFailedError as error:
-            raise ConflictError(f"{self._uri}: version {version} was not committed: {error}") from error
         except Exception as error:
-            raise OutcomeUnknownError(f"{self._uri}: {error}") from error
+            if is_permanent(error):
+                raise RefusedError(f"{self._uri}: cannot commit version {version}: {one_line(error)}") from error
+            if isinstance(error, CommitFailedError):
+                raise ConflictError(f"{self._uri}: version {version} was not committed: {error}") from error
+            raise OutcomeUnknownError(f"{self._uri}: {one_line(error)}") from error
 
     def holds(self, receipt: Receipt) -> bool:
         """Return whether the last attempt to commit this receipt is in the last version read."""
         since = self.version - self._tried_at
-        return since > 0 and any(commit.receipt.id == receipt.id for commit in self._commits(since))
+        if since <= 0:
+            return False
+        listed = (entry.receipt() for entry in self._log.newest(since))
+        return any(each is not None and each.id == receipt.id for each in listed)
 
     def files(self) -> list[DataFile]:
         """Return the files of the last version read."""
@@ -378,47 +404,21 @@ class DeltaTable:
         ]
 
     def commits(self) -> Iterator[Committed]:
-        """Yield the commits with receipts whose log entries still exist, then those of the ledger, newest first."""
+        """Yield the commits with receipts that count, then those of the ledger, newest first."""
         for entry in self.history():
-            version = int(entry["version"])
-            source = f"{self._uri}, version {version}"
-            ledger = _metadata_text(entry.get(USER_METADATA), LEDGER_KEY)
+            ledger, receipt = entry.ledger(), entry.receipt()
             if ledger is not None:
-                receipts, _ = parse_ledger(ledger, source)
-                yield from (Committed(version=version, receipt=receipt) for receipt in reversed(receipts))
+                yield from (Committed(version=entry.version, receipt=each) for each in reversed(ledger[0]))
                 return
-            text = _metadata_text(entry.get(USER_METADATA), KEY)
-            if text is not None:
-                yield Committed(version=version, receipt=parse_receipt(text, source))
+            if receipt is not None:
+                yield Committed(version=entry.version, receipt=receipt)
 
-    def history(self) -> Iterator[dict[str, Any]]:
-        """Yield the log entry of each version, newest first. Older log files are read only if the caller needs them."""
-        limit, done = FIRST_ENTRIES, 0
-        while True:
-            with delta_errors(self._uri):
-                entries = self._table.history(limit)
-            yield from entries[done:]
-            if len(entries) < limit:
-                return
-            done, limit = len(entries), limit * 4
+    def history(self) -> Iterator[LogEntry]:
+        """Yield the commits up to the last version read, newest first, without those that were taken back.
 
-    def _commits(self, limit: int) -> Iterator[Committed]:
-        with delta_errors(self._uri):
-            history = self._table.history(limit)
-        for entry in history:
-            text = _metadata_text(entry.get(USER_METADATA), KEY)
-            if text is not None:
-                version = int(entry["version"])
-                yield Committed(version=version, receipt=parse_receipt(text, f"{self._uri}, version {version}"))
-
-
-def _metadata_text(metadata: Any, key: str) -> str | None:
-    """Return the text of a receipt or ledger from the metadata of a commit, which another program may have made."""
-    try:
-        form = json.loads(metadata)
-    except (TypeError, ValueError):
-        return None
-    return form.get(key) if isinstance(form, dict) else None
+        Older ones are read only if the caller needs them.
+        """
+        return iter(Lineage(self._log))
 
 
 def _arrow_field(field: Any) -> Any:
@@ -426,18 +426,6 @@ def _arrow_field(field: Any) -> Any:
     from deltalake import Schema
 
     return pa.schema(Schema([field]).to_arrow()).field(0)
-
-
-@contextmanager
-def delta_errors(uri: str) -> Iterator[None]:
-    """Convert the library's errors to the pipeline's."""
-    from deltalake.exceptions import DeltaError
-
-    try:
-        yield
-    except (DeltaError, OSError) as error:
-        reason = ": ".join(line.strip(" ↳") for line in str(error).splitlines() if line.strip())
-        raise UnavailableError(f"{uri}: {reason}") from error
 
 
 def delta_uri(target: str) -> str:

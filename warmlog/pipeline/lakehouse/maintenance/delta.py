@@ -1,30 +1,40 @@
-"""Maintenance of a Delta table: expiry of log versions, and VACUUM.
+"""Maintenance of a Delta table: expiry of log versions, and removal of files that no version needs.
+
+These are the files that Delta's VACUUM would delete, except what no writer of Delta tables or warmlog names so, and
+except files of tables inside the table's directory: VACUUM would delete both.
 
 Delta does not expire versions individually: every program that cleans the log retains it for
 `delta.logRetentionDuration`, 30 days by default. The ledger is in the log, too. It is therefore committed again when it
 is a day old, or lacks receipts.
 """
 
-import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.delta.actions import add_action, remove_action
-from warmlog.pipeline.lakehouse.delta.table import DeltaTable, delta_errors
+from warmlog.pipeline.lakehouse.delta.errors import delta_errors
+from warmlog.pipeline.lakehouse.delta.log import LOG
+from warmlog.pipeline.lakehouse.delta.table import DeltaTable
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.history import mark_of
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
+from warmlog.pipeline.lakehouse.neighbours import OwnFiles, is_iceberg
 from warmlog.pipeline.lakehouse.reading import DataFile
-from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
+from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.writing import NewFile
 
-LOG = "_delta_log"
 LOG_RETENTION = "delta.logRetentionDuration"
 DEFAULT_RETENTION = timedelta(days=30)
 LEDGER_AGE = timedelta(days=1)
 HOUR = timedelta(hours=1)
+WRITTEN = re.compile(
+    r"\.parquet(#\d+)?$|(^|/)(deletion_vector[^/]*\.bin|warmlog-[^/]*\.arrows)$|^batch=\d+/_commit\.json$"
+)
+ICEBERG_DATA = ("data/",)
 UNITS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 
 
@@ -41,8 +51,18 @@ class DeltaUpkeep:
         """The table."""
         return self._table
 
+    def check(self) -> None:
+        """Raise PipelineError if a restore took back rows that were not copied again."""
+        taken = self._table.taken_back()
+        if taken is not None:
+            raise PipelineError(taken.message(self._table.name))
+
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
-        """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
+        """Replace files by others with the same rows. Raises ConflictError, RefusedError, OutcomeUnknownError.
+
+        Raises PipelineError if a restore took back rows: a ledger settles that (see `delta.restores`).
+        """
+        self.check()
         arrangement = self._table.arrangement()
         gone = [remove_action(file, self._table.name, arrangement, data_change=False) for file in removed]
         new = [add_action(file, arrangement, data_change=False) for file in added]
@@ -59,12 +79,10 @@ class DeltaUpkeep:
 
     def _log(self) -> list[Any]:
         """List the versions of the log."""
-        from deltalake.fs import DeltaStorageHandler
-        from pyarrow.fs import FileSelector, PyFileSystem
+        from pyarrow.fs import FileSelector
 
         with delta_errors(self._table.name):
-            files = PyFileSystem(DeltaStorageHandler(self._table.name, self._table.storage))
-            listed = files.get_file_info(FileSelector(LOG))
+            listed = self._files().get_file_info(FileSelector(LOG))
         return [info for info in listed if info.base_name[:20].isdecimal()]
 
     def _retention(self) -> timedelta:
@@ -83,51 +101,47 @@ class DeltaUpkeep:
     def _is_ledger_due(self) -> bool:
         """Return whether the ledger lacks receipts, or its commit is old."""
         for entry in self._table.history():
-            form = _form(entry.get("userMetadata"))
-            if KEY in form:
+            if entry.has_receipt:
                 return True
-            if LEDGER_KEY in form:
-                made = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
-                return bool(self._now() - made > LEDGER_AGE)
+            if entry.has_ledger:
+                return bool(self._now() - datetime.fromtimestamp(entry.time_ms / 1000, UTC) > LEDGER_AGE)
         return False
 
     def expire(self, expired: Expired, ledger: Sequence[Receipt]) -> None:
-        """Commit the ledger, write a checkpoint, and delete the versions of the log before it."""
+        """Commit the ledger, write a checkpoint, and delete the versions of the log before it. Raises as `replace`."""
         if expired.moves_ledger:
             self.replace([], [], ledger)
             self._table.refresh()
         if expired.versions:
+            self.check()  # the log says what was taken back
             with delta_errors(self._table.name):
                 self._table.handle.create_checkpoint()
                 self._table.handle.cleanup_metadata()
 
     def unneeded(self) -> Unneeded:
-        """Return the files that VACUUM deletes: files removed from the table or never committed, and old enough."""
-        paths = self._vacuum(dry_run=True)
-        return Unneeded(paths=tuple(paths), size=sum(self._sizes(paths)))
+        """Return the files that were removed from the table or never committed, and are old enough."""
+        with delta_errors(self._table.name):
+            listed = self._table.handle.vacuum(
+                -(-self._age // HOUR), dry_run=True, full=True, enforce_retention_duration=False
+            )
+            files = self._files()
+            own = OwnFiles(files, ".")
+            others = ICEBERG_DATA if is_iceberg(files, ".") else ()  # an Iceberg table in the same directory
+            paths = [path for path in listed if WRITTEN.search(path) and own.has(path) and not path.startswith(others)]
+            sizes = [info.size or 0 for info in files.get_file_info(paths)]
+        return Unneeded(paths=tuple(paths), size=sum(sizes))
 
-    def _sizes(self, paths: Sequence[str]) -> list[int]:
+    def _files(self) -> Any:
+        """Return the table's directory as a file system of pyarrow."""
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
 
-        with delta_errors(self._table.name):
-            files = PyFileSystem(DeltaStorageHandler(self._table.name, self._table.storage))
-            return [info.size or 0 for info in files.get_file_info(list(paths))]
+        return PyFileSystem(DeltaStorageHandler(self._table.name, self._table.storage))
 
     def delete(self, unneeded: Unneeded) -> None:
-        """Run VACUUM if it would delete any file, since it commits its start and its end to the log."""
-        if unneeded.paths:
-            self._vacuum(dry_run=False)
-
-    def _vacuum(self, *, dry_run: bool) -> list[str]:
-        hours = -(-self._age // HOUR)
+        """Delete these files."""
         with delta_errors(self._table.name):
-            return list(self._table.handle.vacuum(hours, dry_run=dry_run, full=True, enforce_retention_duration=False))
-
-
-def _form(metadata: Any) -> dict[str, Any]:
-    try:
-        form = json.loads(metadata)
-    except (TypeError, ValueError):
-        return {}
-    return form if isinstance(form, dict) else {}
+            files = self._files()
+            for path in unneeded.paths:
+                with suppress(FileNotFoundError):  # another maintenance run has deleted it
+                    files.delete_file(path)

@@ -1,27 +1,33 @@
 """Maintenance of an Iceberg table: expiry of snapshots, and removal of files that no snapshot needs.
 
 pyiceberg expires snapshots only in the metadata. The files of expired snapshots are deleted together with those that a
-killed run left: all files in `data/` and `metadata/` of the table's location that no snapshot names and that are old
-enough.
+killed run left: all files in `data/` and `metadata/` of the table's location that no snapshot names, that are old
+enough, that have names as Iceberg's writers give, and that are not of another table inside.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
-from warmlog.pipeline.lakehouse.iceberg import IcebergTable
-from warmlog.pipeline.lakehouse.iceberg_files import data_files_of
-from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, ledger_text
+from warmlog.pipeline.lakehouse.iceberg.entries import data_files_of
+from warmlog.pipeline.lakehouse.iceberg.errors import first_line, is_permanent
+from warmlog.pipeline.lakehouse.iceberg.history import marks_of
+from warmlog.pipeline.lakehouse.iceberg.rollbacks import accepted
+from warmlog.pipeline.lakehouse.iceberg.table import IcebergTable
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, WHOLE, ledger_text
 from warmlog.pipeline.lakehouse.maintenance.history import mark_of
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Expired, Unneeded
+from warmlog.pipeline.lakehouse.neighbours import OwnFiles
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
-from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError
+from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError, RefusedError
 from warmlog.pipeline.lakehouse.writing import NewFile
 
 FOLDERS = ("data", "metadata")
+WRITTEN = re.compile(r"\.(parquet|orc|avro|puffin|stats)(\.crc)?$|\.metadata\.json(\.gz)?$|(^|/)warmlog-[^/]*\.arrows$")
 
 
 class IcebergUpkeep:
@@ -51,8 +57,14 @@ class IcebergUpkeep:
         """The table."""
         return self._table
 
+    def check(self) -> None:
+        """Raise PipelineError if a rollback took back rows that were not copied again."""
+        taken = self._table.taken_back()
+        if taken is not None:
+            raise PipelineError(taken.message(self._table.name))
+
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
-        """Replace files by others with the same rows. Raises ConflictError, OutcomeUnknownError."""
+        """Replace files by others with the same rows. Raises ConflictError, RefusedError, OutcomeUnknownError."""
         with self._commit(ledger) as transaction:
             _replace(transaction, self._table.handle, {file.path for file in removed}, added)
 
@@ -77,7 +89,10 @@ class IcebergUpkeep:
         )
 
     def expire(self, expired: Expired, ledger: Sequence[Receipt]) -> None:
-        """Expire snapshots, and store the ledger in the same commit. Raises ConflictError, OutcomeUnknownError."""
+        """Expire snapshots, and store the ledger in the same commit.
+
+        Raises ConflictError, RefusedError, OutcomeUnknownError.
+        """
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
         if expired.versions:
@@ -94,7 +109,12 @@ class IcebergUpkeep:
         listed = [info for info in self._listed() if info.mtime is not None and info.mtime < before]
         self._table.refresh()
         needed = {path.rpartition("/")[2] for path in self._needed()}
-        gone = [info for info in listed if info.base_name not in needed]
+        own = OwnFiles(*self._files())
+        gone = [
+            info
+            for info in listed
+            if info.base_name not in needed and WRITTEN.search(info.base_name) and own.has(info.path)
+        ]
         return Unneeded(paths=tuple(info.path for info in gone), size=sum(info.size or 0 for info in gone))
 
     def _files(self) -> tuple[Any, str]:
@@ -153,14 +173,16 @@ class _Commit:
     def __enter__(self) -> Any:
         from pyiceberg.table.update import AssertRefSnapshotId
 
+        positions = self._table.all_positions()  # a ledger says that the rows before its positions are in the table
         self._transaction = self._table.handle.transaction()
         snapshot = self._table.version
         # The public methods that add this requirement also add a snapshot.
         requirement = AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": snapshot or None})
         self._transaction._apply((), (requirement,))  # noqa: SLF001
         if self._ledger:
-            marks = {"snapshot": snapshot, **mark_of(self._table)}
-            self._transaction.set_properties({LEDGER_KEY: ledger_text(self._ledger, **marks)})
+            marks = {**marks_of(self._table.handle.metadata), **mark_of(self._table)}
+            ledger = accepted(self._ledger, positions) if WHOLE in marks else self._ledger
+            self._transaction.set_properties({LEDGER_KEY: ledger_text(ledger, **marks)})
         return self._transaction
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
@@ -173,6 +195,8 @@ class _Commit:
         except CommitFailedException as failure:
             raise ConflictError(f"{self._table.name}: {failure}") from failure
         except Exception as failure:
+            if is_permanent(failure):
+                raise RefusedError(f"{self._table.name}: cannot commit: {first_line(failure)}") from failure
             raise OutcomeUnknownError(f"{self._table.name}: {failure}") from failure
 
 

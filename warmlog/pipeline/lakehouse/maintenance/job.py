@@ -22,7 +22,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
 from warmlog.pipeline.lakehouse.committing import PAUSES_S
 from warmlog.pipeline.lakehouse.ledger import Rewrite, fold
-from warmlog.pipeline.lakehouse.maintenance.merging import Merged, UnorderedFileError, rewrite
+from warmlog.pipeline.lakehouse.maintenance.merging import DamagedFileError, Merged, UnorderedFileError, rewrite
 from warmlog.pipeline.lakehouse.maintenance.planning import Bin, Footer, bins, candidates, read_footer, together
 from warmlog.pipeline.lakehouse.maintenance.proving import merged_proofs
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Upkeep
@@ -35,13 +35,16 @@ _log = logging.getLogger(__name__)
 
 MIN_AGE = timedelta(days=1)  # minimum age of files without a commit before they are deleted
 
+REMEDY = "restore it from a copy; an audit says which rows are missing"
+
 
 @dataclass(slots=True, kw_only=True)
 class Maintenance:
     """Summary of the work that was done, or that a dry run would do. Sizes are in bytes.
 
     `merged_files`: small files merged into `new_files`, with `rows`. `versions`: expired versions; `kept_versions`:
-    retained ones. `left_alone`: paths of files that cannot be merged, with the reason.
+    retained ones. `left_alone`: paths of files that cannot be merged, with the reason. `unneeded`: paths of the files
+    that a dry run would delete.
     """
 
     table: str
@@ -56,6 +59,7 @@ class Maintenance:
     deleted_files: int = 0
     deleted_size: int = 0
     left_alone: dict[str, str] = field(default_factory=dict)
+    unneeded: list[str] = field(default_factory=list)
 
     def form(self) -> dict[str, Any]:
         """Return the same as a JSON object."""
@@ -86,11 +90,14 @@ class MaintenanceJob:
     def run(self) -> Maintenance:
         """Do all steps. Raises PipelineError, OSError."""
         self._table.refresh()
+        self._upkeep.check()
         self._merge()
         self._expire()
         unneeded = self._upkeep.unneeded()
         self.done.deleted_files, self.done.deleted_size = len(unneeded.paths), unneeded.size
-        if not self.done.dry_run:
+        if self.done.dry_run:
+            self.done.unneeded = sorted(unneeded.paths)
+        else:
             self._upkeep.delete(unneeded)
         return self.done
 
@@ -127,7 +134,7 @@ class MaintenanceJob:
         try:
             return read_footer(self._table.store(), file)
         except (OSError, pa.ArrowException) as error:
-            self._leave(file, str(error))
+            self._leave(file, f"{error}; {REMEDY}")
             return None
 
     def _leave(self, file: DataFile, reason: str) -> None:
@@ -155,7 +162,10 @@ class MaintenanceJob:
             self.done.rows += merged.rows
 
     def _rewritten(self, part: Bin, arrangement: Arrangement) -> Merged | None:
-        """Rewrite a bin; None if its files are out of order, or would not become fewer. Raises PipelineError."""
+        """Rewrite a bin; None if a file is damaged or out of order, or if they would not become fewer.
+
+        Raises PipelineError.
+        """
         import pyarrow as pa
 
         store = self._table.store()
@@ -167,8 +177,13 @@ class MaintenanceJob:
             order = ", ".join(map(str, arrangement.sort)) or "partition and offset"
             self._leave(error.file, f"it is not in the order of {order}")
             return None
+        except DamagedFileError as error:
+            self._leave(error.file, f"{error.reason}; {REMEDY}")
+            return None
         except pa.ArrowException as error:
-            raise PipelineError(f"a file of {self._table.name} cannot be read: {error}; see the audit") from error
+            raise PipelineError(
+                f"files of {self._table.name} cannot be merged: {error}; `audit` names damaged files"
+            ) from error
         if len(merged.files) < len(part.files):
             return merged
         self._skip.add(frozenset(file.name for file in part.files))

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -34,6 +34,15 @@ class UnorderedFileError(PipelineError):
         self.file = file
 
 
+class DamagedFileError(PipelineError):
+    """The contents of a file cannot be read. `reason`: why."""
+
+    def __init__(self, file: DataFile, reason: str) -> None:
+        super().__init__(f"{file.path} cannot be read: {reason}")
+        self.file = file
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """Result of a rewrite: new files, which no commit references yet, their number of rows, and merged proofs."""
@@ -46,7 +55,7 @@ class Merged:
 def rewrite(
     store: FileStore, part: Bin, *, compression: str, file_bytes: int, arrangement: Arrangement = PLAIN
 ) -> Merged:
-    """Write the rows of a bin to new files. Raises UnorderedFileError, OSError, pyarrow's errors for damaged files."""
+    """Write the rows of a bin to new files. Raises UnorderedFileError, DamagedFileError, OSError."""
     rules = ParquetRules(store=store, schema=part.schema, compression=compression, file_bytes=file_bytes)
     terms = Terms(Arrangement(sort=arrangement.sort), part.schema.names)  # all files are of the same partition
     proving = _Proving(part if arrangement.is_plain else replace(part, receipts=()))
@@ -68,16 +77,30 @@ def rewrite(
 def _row_groups(store: FileStore, file: DataFile, terms: Terms, opened: ExitStack) -> Iterator[SortedRows]:
     from pyarrow import parquet
 
-    source = opened.enter_context(parquet.ParquetFile(opened.enter_context(store.open(file.path))))
+    with _damage_of(file):
+        source = opened.enter_context(parquet.ParquetFile(opened.enter_context(store.open(file.path))))
     last: Key | None = None
     for number in range(source.metadata.num_row_groups):
-        rows = SortedRows(terms.added(source.read_row_group(number)), terms.order)
+        with _damage_of(file):
+            table = source.read_row_group(number)
+        rows = SortedRows(terms.added(table), terms.order)
         if not len(rows):
             continue
         if last is not None and rows[0] < last:
             raise UnorderedFileError(file)
         last = rows.last
         yield rows
+
+
+@contextmanager
+def _damage_of(file: DataFile) -> Iterator[None]:
+    """Convert the errors of reading a file; a damaged page is an OSError of pyarrow."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedFileError(file, " ".join(str(error).split())) from error
 
 
 class _Proving:

@@ -34,17 +34,20 @@ class Upkeep(Protocol):
     def table(self) -> Table:
         """The table."""
 
+    def check(self) -> None:
+        """Raise PipelineError if rows were taken back by a restore or a rollback: a ledger would settle that."""
+
     def replace(self, removed: Sequence[DataFile], added: Sequence[NewFile], ledger: Sequence[Receipt]) -> None:
         """Commit files that replace others with the same rows, and the ledger, on top of the version that was read.
 
-        Raises ConflictError, OutcomeUnknownError.
+        Raises ConflictError, RefusedError, OutcomeUnknownError.
         """
 
     def to_expire(self) -> Expired:
         """Return the versions that are old enough."""
 
     def expire(self, expired: Expired, ledger: Sequence[Receipt]) -> None:
-        """Remove old versions, and commit the ledger with or before them. Raises ConflictError, OutcomeUnknownError."""
+        """Remove old versions, and commit the ledger with or before them. Raises as `replace` does."""
 
     def unneeded(self) -> Unneeded:
         """Return the files that no version needs and that are too old for a running job to commit them."""

@@ -19,7 +19,9 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.delta import bounded_columns, creation
 from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement, PartitionField, Wanted, wanted_of
 from warmlog.pipeline.lakehouse.delta.actions import add_action, transactions_of
-from warmlog.pipeline.lakehouse.delta.table import USER_METADATA, DeltaTable, delta_errors, delta_uri
+from warmlog.pipeline.lakehouse.delta.errors import delta_errors
+from warmlog.pipeline.lakehouse.delta.log import USER_METADATA
+from warmlog.pipeline.lakehouse.delta.table import DeltaTable, delta_uri
 from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, Rewrite, fold, ledger_text
 from warmlog.pipeline.lakehouse.migration.archive import LOCK, ArchiveCommit, locked, read_commits, remove_runs
 from warmlog.pipeline.lakehouse.migration.rows import BatchRules, ReadBatch, read_batch, size_of_batch

@@ -150,10 +150,12 @@ class RowDecoder:
 
     def _fail(self, batch: Any, side: Side, row: int, why: str) -> None:
         offset = batch.column("offset")[row].as_py()
+        how = "--on-bad-row says what else to do with such rows"
+        if self._layout.formats.upsert and side == "key":
+            how = "--on-bad-row dead-letter --dead-letter-topic TOPIC stores such records there"
         raise PipelineError(
             f"{self._key[0]}-{self._key[1]}: offset {offset}: {side}"
-            f"{_of_schema(self._layout, side, batch.column(side)[row].as_py())}:"
-            f" {why} (--on-bad-row says what else to do with such rows)"
+            f"{_of_schema(self._layout, side, batch.column(side)[row].as_py())}: {why} ({how})"
         )
 
     def _side(self, side: Side, column: Any, bad: dict[int, str]) -> Any:

@@ -161,6 +161,7 @@ def write_changed(files: FileSequence, changes: ChangeWriter, key: TopicPartitio
 def upsert_group(rules: UpsertRules, read_rules: ReadRules, group: Group) -> UpsertedGroup:
     """Write the records and changes of some splits. Raises PipelineError, InspectError, OSError."""
     damaged: list[str] = []
+    damaged_offsets: list[tuple[TopicPartition, Runs]] = []
     unknown: set[SchemaKey] = set()
     dead: list[tuple[TopicPartition, Runs]] = []
     parts: list[JobStats] = []
@@ -175,6 +176,7 @@ def upsert_group(rules: UpsertRules, read_rules: ReadRules, group: Group) -> Ups
             stats, tally = _write_split(files, changes, rows, read_rules, split)
             parts.append(stats)
             damaged += map(str, tally.damaged)
+            damaged_offsets.append(((split.topic, split.partition), tuple(tally.damaged_offsets)))
             unknown |= rows.decoder.unknown
             if rows.decoder.dead:
                 dead.append(((split.topic, split.partition), runs_of(rows.decoder.dead)))
@@ -188,6 +190,7 @@ def upsert_group(rules: UpsertRules, read_rules: ReadRules, group: Group) -> Ups
         stats=added(parts),
         unknown=frozenset(unknown),
         dead=tuple(dead),
+        damaged_offsets=tuple(damaged_offsets),
         changes=changes.name,
     )
 

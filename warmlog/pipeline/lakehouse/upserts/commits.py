@@ -91,7 +91,7 @@ class UpsertCommits:
             return False
         if file.hides_rows:
             raise PipelineError(
-                f"{self._table.name}: rows of {file.path} were deleted by another program, which notes that elsewhere:"
+                f"{self._table.name}: another program has only marked rows of {file.path} as deleted:"
                 " rewrite the file first (OPTIMIZE of Delta, rewrite_data_files of Iceberg)"
             )
         return True

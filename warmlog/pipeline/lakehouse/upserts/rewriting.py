@@ -85,7 +85,7 @@ def _arrow_errors() -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
-        raise PipelineError(f"a file of the table cannot be read: {error}; see the audit") from error
+        raise PipelineError(f"a file of the table cannot be read: {error}; `audit` names damaged files") from error
 
 
 def _merge(rules: ParquetRules, parts: Sequence[Without]) -> list[NewFile]:

@@ -15,7 +15,6 @@ that the concurrent commit may already contain. This process therefore sets that
 of the table's metadata.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,49 +22,26 @@ from typing import Any
 from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.arrangement.iceberg import arrangement_of, create_table
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
-from warmlog.pipeline.lakehouse.iceberg_files import bounds_of, data_files_of, partition_of, with_ids
-from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY, parse_ledger
+from warmlog.pipeline.lakehouse.iceberg.catalog import create_namespace
+from warmlog.pipeline.lakehouse.iceberg.entries import bounds_of, data_files_of, partition_of, with_ids
+from warmlog.pipeline.lakehouse.iceberg.errors import first_line, is_permanent, reason
+from warmlog.pipeline.lakehouse.iceberg.files import IcebergFiles
+from warmlog.pipeline.lakehouse.iceberg.history import NO_SNAPSHOT, History
+from warmlog.pipeline.lakehouse.iceberg.properties import parse_positions, positions_text
+from warmlog.pipeline.lakehouse.iceberg.rollbacks import Rollbacks, of_topic
+from warmlog.pipeline.lakehouse.present import PresentRows
 from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
-from warmlog.pipeline.lakehouse.receipts import KEY, UNKNOWN_ID, Receipt, parse_receipt
+from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
 from warmlog.pipeline.lakehouse.schemas.columns import check_column, check_nulls
 from warmlog.pipeline.lakehouse.schemas.types import check_names, normal
-from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError
-from warmlog.pipeline.lakehouse.writing import FileStore, LocalFiles, NewFile
+from warmlog.pipeline.lakehouse.table import Committed, ConflictError, OutcomeUnknownError, RefusedError
+from warmlog.pipeline.lakehouse.taken_back import TakenBack, together
+from warmlog.pipeline.lakehouse.writing import LOCAL, FileStore, LocalFiles, NewFile
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
 
 NO_RETRIES = {"commit.retry.num-retries": "0"}
-NO_SNAPSHOT = 0
-NOTHING = Committed(version=NO_SNAPSHOT, receipt=Receipt(id="", spans={}))
-LOCAL = "file://"
 UPSERTED = "warmlog-upsert"
-
-
-class IcebergFiles:
-    """The data directory of a table, accessed through pyiceberg's FileIO; workers get a copy."""
-
-    def __init__(self, files: Any, location: str) -> None:
-        self._files = files
-        self._location = location
-
-    def open(self, path: str) -> Any:
-        """Return a file open for reading. Raises OSError."""
-        return self._files.new_input(path).open()
-
-    def create(self, name: str) -> Any:
-        """Return a file open for writing. Raises OSError."""
-        return self._files.new_output(f"{self._location}/{name}").create()
-
-    def path_of(self, name: str) -> str:
-        """Return the URL of an object."""
-        return f"{self._location}/{name}"
-
-    def finished(self, name: str) -> None:
-        """Do nothing: an object is durable when it is closed."""
-
-    def delete(self, name: str) -> None:
-        """Delete an object. Raises OSError."""
-        self._files.delete(f"{self._location}/{name}")
 
 
 class IcebergTable:
@@ -82,6 +58,7 @@ class IcebergTable:
         self._table: Any = None
         self._tried_at = NO_SNAPSHOT
         self._planned: Any = None
+        self._fits: dict[str, Any] = {}  # topics whose positions fit their rows, with what was judged
 
     @property
     def name(self) -> str:
@@ -121,7 +98,7 @@ class IcebergTable:
             raise PipelineError(f"{self._identifier} is not NAMESPACE.TABLE")
         with self._errors():
             if not self._catalog.table_exists(self._identifier):
-                self._catalog.create_namespace_if_not_exists(namespace)
+                create_namespace(self._catalog, namespace)
                 schema = arrow_schema(self._columns) if schema is None else schema
                 create_table(self._catalog, self._identifier, schema, self._wanted)
 
@@ -165,29 +142,65 @@ class IcebergTable:
         return {key: position for key, position in positions.items() if key in wanted}
 
     def _topic(self, topic: str) -> dict[TopicPartition, Position]:
-        """Return the positions of a topic from its property, or without one from the receipts of the snapshots."""
-        text = self._table.metadata.properties.get(f"{KEY}.{topic}")
-        of_topic = (commit for commit in self._ancestors() if commit is None or _names(commit, topic))
-        if text is None:
-            return self._by_receipts(topic, of_topic)
-        receipt_id, positions = _parse_positions(topic, text, self._identifier)
-        newest = next(of_topic, NOTHING)
-        if newest is not None and newest.receipt.id != receipt_id:
-            last = f"of snapshot {newest.version}" if newest.version else "gone"
-            raise PipelineError(
-                f"{self._identifier} was rolled back: its newest rows of {topic} are {last}, and its property"
-                f" {KEY}.{topic} is of a later snapshot. Remove the property to continue after the remaining rows"
-            )
+        """Return the positions of a topic. Raises PipelineError if rows were taken back."""
+        taken, positions = self._judged(topic)
+        if taken is not None:
+            raise PipelineError(taken.message(self._identifier))
         return positions
 
-    def _by_receipts(self, topic: str, commits: Iterator[Committed | None]) -> dict[TopicPartition, Position]:
+    def _judged(self, topic: str) -> tuple[TakenBack | None, dict[TopicPartition, Position]]:
+        """Return what was taken back from a topic, and its positions by its property, or else by receipts."""
+        text = self._table.metadata.properties.get(f"{KEY}.{topic}")
+        if text is None:
+            return None, self._by_receipts(topic)
+        receipt_id, positions = parse_positions(topic, text, self._identifier)
+        judged = self._table.metadata.current_snapshot_id, text
+        if self._fits.get(topic) == judged:
+            return None, positions
+        rows = None if self.is_upserted else self._present
+        taken = Rollbacks(self._identifier, self._history, rows).taken_back(topic, receipt_id, positions, self.version)
+        if taken is None:
+            self._fits[topic] = judged
+        return taken, positions
+
+    def taken_back(self) -> TakenBack | None:
+        """Return what a rollback took back from all topics with a property. Raises PipelineError."""
+        listed = [taken for topic in self._topics() if (taken := self._judged(topic)[0]) is not None]
+        return together(listed) if listed else None
+
+    def _topics(self) -> list[str]:
+        return sorted(
+            name.removeprefix(f"{KEY}.") for name in self._table.metadata.properties if name.startswith(f"{KEY}.")
+        )
+
+    @property
+    def _history(self) -> History:
+        return History(self._table.metadata, self._identifier)
+
+    def _present(self) -> PresentRows:
+        receipts = (commit.receipt for commit in self.commits())
+        return PresentRows.of(self._identifier, self.store(), self.files(), receipts)
+
+    def all_positions(self) -> dict[TopicPartition, Position]:
+        """Return the positions of all topics with a property. Raises PipelineError after a rollback."""
+        return {key: position for topic in self._topics() for key, position in self._topic(topic).items()}
+
+    def _by_receipts(self, topic: str) -> dict[TopicPartition, Position]:
+        """Return the positions of a topic without a property. Raises PipelineError if rows are beyond them."""
+        positions = self._remaining(topic)
+        if positions:
+            self._present().check_end(positions)
+        return positions
+
+    def _remaining(self, topic: str) -> dict[TopicPartition, Position]:
         positions: dict[TopicPartition, Position] = {}
-        for commit in commits:
+        commits = self._history.commits() if self._history.is_whole() else self._history.ancestors()
+        for commit in of_topic(commits, topic):
             if commit is None:  # older receipts may have covered other partitions
                 if positions or self._has_rows(topic):
                     raise PipelineError(
                         f"{self._identifier} has rows of {topic}, but neither a property {KEY}.{topic} nor all of its"
-                        " snapshots: its offsets cannot be determined"
+                        " snapshots: its offsets cannot be determined. Copy the topic to a new table"
                     )
                 break
             positions = {key: at for key, at in commit.receipt.positions().items() if key[0] == topic} | positions
@@ -205,35 +218,9 @@ class IcebergTable:
         )
         return bool(scan.to_arrow().num_rows)
 
-    def _ancestors(self) -> Iterator[Committed | None]:
-        """Yield the receipts of the current snapshot and its ancestors, newest first, then None if some expired."""
-        for commit, snapshot in self._history():
-            if commit is not None or snapshot == NO_SNAPSHOT:
-                yield commit
-
-    def _history(self) -> Iterator[tuple[Committed | None, int]]:
-        """Yield the receipt (or None) and the id of the current snapshot and each of its ancestors, newest first.
-
-        The last id is NO_SNAPSHOT if older snapshots have expired.
-        """
-        at = self._table.metadata.current_snapshot_id
-        while at is not None:
-            snapshot = self._table.metadata.snapshot_by_id(at)
-            if snapshot is None:
-                yield None, NO_SNAPSHOT
-                return
-            text = None if snapshot.summary is None else snapshot.summary.additional_properties.get(KEY)
-            source = f"{self._identifier}, snapshot {at}"
-            yield None if text is None else Committed(version=at, receipt=parse_receipt(text, source)), at
-            at = snapshot.parent_snapshot_id
-            if at is None and not is_first(snapshot):
-                yield None, NO_SNAPSHOT  # when pyiceberg expires a parent, it also removes the parent's id
-
     def store(self) -> FileStore:
         """Return the store that tasks write files to."""
-        location = f"{self._table.location().rstrip('/')}/data"
-        if location.startswith(LOCAL):
-            return LocalFiles(location.removeprefix(LOCAL))
+        location = LOCAL.sub("", f"{self._table.location().rstrip('/')}/data")
         return LocalFiles(location) if "://" not in location else IcebergFiles(self._table.io, location)
 
     def schema(self) -> Any:
@@ -291,32 +278,51 @@ class IcebergTable:
         self._check_nulls(schema.names)
 
     def commit(self, receipt: Receipt, files: Sequence[NewFile], removed: Sequence[DataFile] = ()) -> None:
-        """Add and remove files as one snapshot. Raises ConflictError, OutcomeUnknownError."""
-        from pyiceberg.exceptions import CommitFailedException
-
-        self._tried_at = self.version
+        """Add and remove files as one snapshot. Raises ConflictError, RefusedError, OutcomeUnknownError."""
         topics = {topic for topic, _ in receipt.spans}
         after = {topic: self._topic(topic) for topic in topics}
         for key, position in receipt.positions().items():
             after[key[0]][key] = position
-        properties = {f"{KEY}.{topic}": _positions_text(receipt.id, after[topic]) for topic in topics}
+        properties = {f"{KEY}.{topic}": positions_text(receipt.id, after[topic]) for topic in topics}
         if receipt.upsert:
             properties[UPSERTED] = "true"
+        self._write(files, {file.path for file in removed}, receipt, properties)
+
+    def accept(self, taken: TakenBack, receipt: Receipt) -> None:
+        """Store the positions of the rows that a rollback has left. Raises as `commit` does."""
+        positions = {**taken.kept, **taken.positions}
+        properties: dict[str, str | None] = {}
+        for topic in {topic for topic, _ in taken.positions}:
+            after = {key: at for key, at in positions.items() if key[0] == topic and at is not None}
+            properties[f"{KEY}.{topic}"] = positions_text(receipt.id, after) if after else None
+        self._write((), set(), receipt, properties)
+
+    def _write(
+        self, files: Sequence[NewFile], gone: set[str], receipt: Receipt, properties: Mapping[str, str | None]
+    ) -> None:
+        """Commit a snapshot. `gone`: paths of files to remove. `properties`: to set, or to remove if None."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        self._tried_at = self.version
         try:
-            self._change(files, {file.path for file in removed}, receipt, properties)
+            self._change(files, gone, receipt, properties)
         except CommitFailedException as error:
-            raise ConflictError(f"{self._identifier}: {error}") from error
+            raise ConflictError(f"{self._identifier}: {reason(error)}") from error
         except PipelineError as error:
             raise PipelineError(f"{self._identifier}: {error}") from error
         except Exception as error:
-            raise OutcomeUnknownError(f"{self._identifier}: {error}") from error
+            if is_permanent(error):
+                raise RefusedError(f"{self._identifier}: cannot commit: {first_line(error)}") from error
+            raise OutcomeUnknownError(f"{self._identifier}: {first_line(error)}") from error
 
     def _change(
-        self, added: Sequence[NewFile], gone: set[str], receipt: Receipt, properties: Mapping[str, str]
+        self, added: Sequence[NewFile], gone: set[str], receipt: Receipt, properties: Mapping[str, str | None]
     ) -> None:
         with self._table.transaction() as transaction:
             self._with_columns(transaction)
-            transaction.set_properties(dict(properties))
+            transaction.set_properties({name: text for name, text in properties.items() if text is not None})
+            if removed := [name for name, text in properties.items() if text is None]:
+                transaction.remove_properties(*removed)
             files = list(data_files_of(self._table, transaction.table_metadata, added))
             update = transaction.update_snapshot(snapshot_properties={KEY: receipt.text()})
             with update.overwrite() if gone else update.fast_append() as snapshot:
@@ -328,7 +334,7 @@ class IcebergTable:
 
     def holds(self, receipt: Receipt) -> bool:
         """Return whether the last attempt to commit this receipt is in the last version read."""
-        for commit in self._ancestors():
+        for commit in self._history.ancestors():
             if commit is None or commit.version == self._tried_at:
                 return False
             if commit.receipt.id == receipt.id:
@@ -352,45 +358,23 @@ class IcebergTable:
 
     def commits(self) -> Iterator[Committed]:
         """Yield the commits with receipts in the remaining history, then those of the ledger, newest first."""
-        text = self._table.metadata.properties.get(LEDGER_KEY)
-        receipts, marks = ((), {}) if text is None else parse_ledger(text, self._identifier)
-        for commit, snapshot in self._history():
-            if snapshot == marks.get("snapshot") or snapshot == NO_SNAPSHOT:
-                break
-            if commit is not None:
-                yield commit
-        else:
-            return  # no snapshot expired and none is the ledger's: the table was rolled back to an earlier snapshot
-        yield from (Committed(version=marks["snapshot"], receipt=receipt) for receipt in reversed(receipts))
+        return self._history.commits()
+
+    def is_whole(self) -> bool:
+        """Return whether the receipts of all commits exist. Raises PipelineError."""
+        return self._history.is_whole()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Convert the errors of pyiceberg and its catalogs to the pipeline's."""
         try:
             yield
+        except ConnectionError as error:
+            raise UnavailableError(f"{self._identifier}: {error}") from error
         except (PipelineError, OSError):
             raise
         except Exception as error:
-            raise UnavailableError(f"{self._identifier}: {error}") from error
-
-
-def open_catalog(catalog: str, warehouse: str | None, properties: Mapping[str, str]) -> Any:
-    """Open a catalog by its URL (`http://…`: REST, others: SQL), or by its name in pyiceberg's configuration file.
-
-    Raises PipelineError.
-    """
-    from pyiceberg.catalog import load_catalog
-
-    given = dict(properties)
-    if warehouse is not None:
-        given["warehouse"] = warehouse
-    try:
-        if "://" not in catalog:
-            return load_catalog(catalog, **given)
-        kind = "rest" if catalog.startswith(("http://", "https://")) else "sql"
-        return load_catalog("default", **{"type": kind, "uri": catalog, **given})
-    except Exception as error:
-        raise PipelineError(f"catalog {catalog}: {error}") from error
+            raise UnavailableError(f"{self._identifier}: {reason(error)}") from error
 
 
 def _arrow_field(iceberg_field: Any) -> Any:
@@ -398,41 +382,3 @@ def _arrow_field(iceberg_field: Any) -> Any:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return pa.field(iceberg_field.name, schema_to_pyarrow(iceberg_field.field_type), not iceberg_field.required)
-
-
-def is_first(snapshot: Any) -> bool:
-    """Return whether a snapshot without a parent is the table's first one, judging by its sequence number.
-
-    Tables of format version 1 do not number snapshots; their first snapshot is the one that appended all of its rows.
-    """
-    if snapshot.sequence_number:
-        return bool(snapshot.sequence_number == 1)
-    if snapshot.summary is None:
-        return True
-    summary = snapshot.summary.additional_properties
-    appended = "total-records" not in summary or summary["total-records"] == summary.get("added-records", "0")
-    return bool(appended and snapshot.summary.operation.value == "append")
-
-
-def _names(commit: Committed, topic: str) -> bool:
-    return any(key[0] == topic for key in commit.receipt.spans)
-
-
-def _positions_text(receipt_id: str, positions: Mapping[TopicPartition, Position]) -> str:
-    by_id: dict[str, dict[str, list[int | None]]] = {}
-    for (_, partition), position in sorted(positions.items()):
-        listed = by_id.setdefault(position.topic_id or UNKNOWN_ID, {})
-        listed[str(partition)] = [position.offset, position.leader_epoch]
-    return json.dumps({"receipt": receipt_id, "positions": by_id}, separators=(",", ":"))
-
-
-def _parse_positions(topic: str, text: str, table: str) -> tuple[str, dict[TopicPartition, Position]]:
-    try:
-        form = json.loads(text)
-        return form["receipt"], {
-            (topic, int(partition)): Position(offset=int(offset), leader_epoch=epoch, topic_id=topic_id or None)
-            for topic_id, listed in form["positions"].items()
-            for partition, (offset, epoch) in listed.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PipelineError(f"{table}: property {KEY}.{topic} cannot be read: {error!r}") from error
