@@ -7,6 +7,7 @@ would run in worker threads run at once, on the loop, after a random pause of si
 import math
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -89,14 +90,28 @@ def _deterministic(seed: int, clock: Clock) -> Iterator[None]:
 
 @contextmanager
 def _patched_here(module: object, name: str, simulated: Callable[..., Any]) -> Iterator[None]:
-    """Replace a function for this thread. Others may run brokers that are not simulated."""
-    me, original = threading.get_ident(), getattr(module, name)
+    """Replace a function for this thread, also in modules of warmlog that import it by name.
+
+    Other threads may run brokers that are not simulated.
+    """
+    original = getattr(module, name)
+    here = {threading.get_ident()}  # empty after the run, since modules that are imported in it keep `chosen`
 
     def chosen(*arguments: Any, **named: Any) -> Any:
-        return (simulated if threading.get_ident() == me else original)(*arguments, **named)
+        return (simulated if threading.get_ident() in here else original)(*arguments, **named)
 
-    with patch.object(module, name, chosen):
-        yield
+    with ExitStack() as stack:
+        for user in [module, *_importers(name, original)]:
+            stack.enter_context(patch.object(user, name, chosen))
+        try:
+            yield
+        finally:
+            here.clear()
+
+
+def _importers(name: str, function: Callable[..., Any]) -> list[object]:
+    modules = [module for path, module in sys.modules.items() if path.startswith("warmlog.")]
+    return [module for module in modules if vars(module).get(name) is function]
 
 
 class _Tasks(Random):
