@@ -32,11 +32,19 @@ LEAVE_FOR_RESTART_EPOCH = -2  # sent by a static member
 FIRST_INTERVAL_S = 5.0  # until the broker has sent its interval
 
 
-async def is_stable(cluster: Cluster, group: str) -> bool:
-    """Return whether every member of a group has its target assignment. Raises WarmlogError."""
+async def settled_partitions(cluster: Cluster, group: str, member_id: str) -> frozenset[TopicPartition] | None:
+    """Return the partitions of a member of a group, None until every member has its target assignment.
+
+    The member itself may learn of them later, by the reply to a heartbeat. Raises WarmlogError.
+    """
     request = DescribeConsumerGroupsRequest(groups=(group,))
     reply = await cluster.ask_coordinator(CoordinatorType.GROUP, group, request, DescribeConsumerGroupsResponse)
-    return reply.groups[0].state == ConsumerGroupState.STABLE
+    (described,) = reply.groups
+    if described.state == ConsumerGroupState.STABLE:
+        for member in described.members:
+            if member.member_id == member_id:
+                return frozenset([(entry.topic, entry.partition) for entry in member.partitions])
+    return None
 
 
 class ConsumerMember:

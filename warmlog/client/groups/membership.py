@@ -24,7 +24,7 @@ import anyio
 
 from warmlog.client.connection.cluster import Cluster
 from warmlog.client.errors import ConnectError, GroupMovedOnError, UnknownTopicError, WarmlogError, broker_error
-from warmlog.client.groups.consumer_member import ConsumerMember, is_stable
+from warmlog.client.groups.consumer_member import ConsumerMember, settled_partitions
 from warmlog.client.groups.coordinator_link import CoordinatorLink
 from warmlog.client.groups.delivery_tracker import DeliveryTracker
 from warmlog.client.groups.group_offsets import GroupOffsets, Member
@@ -168,7 +168,8 @@ class Membership:
         for delay in delays_s(self._random):
             if not self.is_incremental:
                 return
-            if await is_stable(self._cluster, self._options.group) and self._member.target <= self.assignment.keys():
+            settled = await settled_partitions(self._cluster, self._options.group, self.member_id)
+            if settled is not None and settled | self._member.target <= self.assignment.keys():
                 return
             await anyio.sleep(delay)
 

@@ -17,7 +17,8 @@ from tests.warmlog.client.both_loops import on_both_loops
 from tests.warmlog.client.groups.consuming import QUICK, SETTINGS, committed, fill, take, until
 from warmlog import GroupMovedOnError, UnknownGroupError, connect
 from warmlog.client import AsyncClient, GroupRecordStream
-from warmlog.client.groups import consumer_member
+from warmlog.client.groups import consumer_member, membership
+from warmlog.client.groups.coordinator_link import CoordinatorLink
 from warmlog.protocol.groups import NO_GENERATION
 from warmlog.protocol.native.groups import HeartbeatConsumerGroupRequest, HeartbeatConsumerGroupResponse
 from warmlog.testing import Broker
@@ -258,20 +259,44 @@ async def test_a_static_member_waits_until_its_predecessor_has_left(
 
 
 @on_both_loops
-async def test_until_the_end_a_second_member_waits_for_its_share(module_broker: Broker, names: tuple[str, str]) -> None:
+@pytest.mark.parametrize("learns_last", [False, True])
+async def test_until_the_end_a_second_member_waits_for_its_share(
+    module_broker: Broker, names: tuple[str, str], monkeypatch: pytest.MonkeyPatch, learns_last: bool
+) -> None:
     topic, group = names
+    shared: list[int] = []
+    followers: list[str] = []
+    is_described, request = anyio.Event(), CoordinatorLink.request
+    settled_partitions = membership.settled_partitions
+
+    async def request_by_turns(link: CoordinatorLink, message: Any, *arguments: Any, **named: Any) -> Any:
+        reply = await request(link, message, *arguments, **named)
+        if isinstance(reply, HeartbeatConsumerGroupResponse) and reply.partitions and message.member_id in followers:
+            await is_described.wait()
+        return reply
+
+    async def settled_by_turns(*arguments: Any) -> Any:
+        settled = await settled_partitions(*arguments)
+        if settled is not None:
+            is_described.set()
+        return settled
+
+    if learns_last:  # it has its share before it receives the answer that says so
+        monkeypatch.setattr(CoordinatorLink, "request", request_by_turns)
+        monkeypatch.setattr(membership, "settled_partitions", settled_by_turns)
     async with connect(module_broker.native) as client, connect(module_broker.native) as other:
         await fill(client, topic, partitions=2)
-        async with client.consume(topic, group=group, auto_commit=False) as stream:
-            shared: list[int] = []
-            async with anyio.create_task_group() as tasks:
+        stream = client.consume(topic, group=group, auto_commit=False)
+        async with stream, anyio.create_task_group() as tasks:
 
-                async def follow() -> None:
-                    async with other.consume(topic, group=group, until_end=True, auto_commit=False) as follower:
-                        shared.extend([record.offset async for record in follower])
+            async def follow() -> None:
+                async with other.consume(topic, group=group, until_end=True, auto_commit=False) as follower:
+                    followers.append(follower.member_id)
+                    shared.extend([record.offset async for record in follower])
+                tasks.cancel_scope.cancel()
 
-                tasks.start_soon(follow)
-                await read_until(stream, lambda: bool(shared))
+            tasks.start_soon(follow)
+            await read_until(stream, lambda: False)
         assert shared == list(range(5))
 
 
