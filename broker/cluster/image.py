@@ -237,7 +237,7 @@ class ClusterImage:
         key = TopicIdPartition(*_split(rest))
         delta.partitions.add(key)
         old = self.partitions.pop(key, None)
-        self.counts[key.topic_id] += (value is not None) - (old is not None)
+        self._count(key.topic_id, (value is not None) - (old is not None))
         if old is not None:
             for broker in old.replicas:
                 self.held[broker].discard(key)
@@ -246,6 +246,11 @@ class ClusterImage:
             self.partitions[key] = state
             for broker in state.replicas:
                 self.held.setdefault(broker, set()).add(key)
+
+    def _count(self, topic: UUID, added: int) -> None:
+        self.counts[topic] += added
+        if not self.counts[topic]:
+            del self.counts[topic]
 
     def _take_configs(self, rest: str, value: bytes | None, revision: int, delta: ImageDelta) -> None:
         kind, _, name = rest.partition("/")

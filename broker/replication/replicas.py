@@ -151,6 +151,8 @@ class Replicas:
         local = self._here.pop(replica)
         del self._assignments[local.key]
         self._topics[local.key.topic_id] -= 1
+        if not self._topics[local.key.topic_id]:
+            del self._topics[local.key.topic_id]
         local.partition.on_health = None
 
     # -- due partitions ------------------------------------------------------------------------------------------------

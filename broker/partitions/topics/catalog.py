@@ -54,7 +54,7 @@ class Catalog:
         self._changes = Counter[UUID]()  # number of changes of the partitions of each topic
         node.on_change.append(self._follow)
 
-    def _follow(self, _: ClusterImage, delta: ImageDelta) -> None:
+    def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
         if delta.brokers:
             self.broker_changes += 1
         self._partition_changes += len(delta.partitions)
@@ -62,6 +62,10 @@ class Catalog:
             self._changes[key.topic_id] += 1
         for topic_id in delta.deleted_topics:
             del self._changes[topic_id]
+        if not delta.is_complete:  # topics may have been replaced
+            self._changes = Counter(
+                {topic_id: self._changes[topic_id] for topic_id in self._changes.keys() & image.names}
+            )
 
     @property
     def _image(self) -> ClusterImage:
