@@ -63,6 +63,7 @@ class MetadataApi:
         self._cluster_id = cluster_id
         self._advertised = advertised
         self._cache: dict[str, _Cached] = {}  # by topic name
+        partitions.watch_topics(self._drop)
 
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers by API."""
@@ -185,12 +186,14 @@ class MetadataApi:
             return cached.description
         states = await self._states(topic, context)
         if cached is None or cached.topic is not topic or cached.states != states:
-            if len(self._cache) > self._partitions.topic_count:  # some were deleted
-                self._cache = {name: kept for name, kept in self._cache.items() if self._partitions.has(name)}
             cached = _Cached(topic, states, await self._build(topic, context))
         cached.checked_at = state
-        self._cache[name] = cached
+        if self._partitions.topic(name) is topic:
+            self._cache[name] = cached
         return cached.description
+
+    def _drop(self, name: str) -> None:
+        self._cache.pop(name, None)
 
     async def _states(self, topic: Topic, context: Context) -> list[int]:
         """Return numbers that change with the description of the topic's partitions; computed in pieces."""

@@ -111,7 +111,8 @@ class Changing(ABC):
             await self.change()
 
     async def check(self) -> None:
-        """Compare answers to a few requests."""
+        """Compare answers to a few requests. Nothing is kept of deleted topics."""
+        assert self._keeping._cache.keys() <= self.partitions.by_name.keys()
         names = self.random.sample((*NAMES, "none"), self.random.randrange(5))
         topics = [{"name": name, "topic_id": NO_TOPIC_ID} for name in names]
         for version in self.random.sample(VERSIONS, 2):
