@@ -39,7 +39,7 @@ from warmlog.broker.partitions.appends.roll_tasks import RollTasks
 from warmlog.broker.partitions.appends.sequence_gaps import SequenceGaps
 from warmlog.broker.partitions.appends.writer import Writer
 from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
-from warmlog.broker.partitions.disks.write_stalls import ALWAYS_ON_LOOP_BYTES
+from warmlog.broker.partitions.disks.write_stalls import ALWAYS_ON_LOOP_BYTES, STALL_IN_THREAD_S
 from warmlog.broker.partitions.reads.waiters import WaitingFetches
 from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records.validation import NeedsReencodingError
@@ -335,7 +335,7 @@ class AppendQueue:
         if planned[0].roll is not None:
             await self._rolls.begin(planned[0])
         disk, write = self.flushes.disk, partial(self.log.appends.write, planned)
-        await disk.write(partial(disk.stalls.measure, _size_of(group), write))
+        await disk.write(partial(disk.stalls.measure, _size_of(group), write, STALL_IN_THREAD_S))
         self.log.appends.commit(planned)
 
     def _take_queue(self) -> list[Append]:

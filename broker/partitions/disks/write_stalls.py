@@ -12,6 +12,7 @@ from time import perf_counter
 ALWAYS_ON_LOOP_BYTES = 64 << 10  # threads would cost more than the rare sleep after so few pages
 STALL_S = 0.002  # and by the size: writing 256 KiB into the page cache takes 0.06 to 0.3 ms
 STALL_S_PER_BYTE = 1 / 200e6
+STALL_IN_THREAD_S = 0.02  # instead, in a thread: it waits for the GIL after its write, on a busy machine for 18 ms
 MEMORY_S = 10.0  # how long a stall counts, so that less than 1 % of others meet one; those in threads extend it
 
 
@@ -35,12 +36,15 @@ class WriteStalls:
         """Whether a write has stalled within the last `MEMORY_S`."""
         return self._clock() < self._until
 
-    def measure(self, size: int, write: Callable[[], None]) -> None:
-        """Write `size` bytes and note whether that stalled. Raises what `write` raises."""
+    def measure(self, size: int, write: Callable[[], None], limit_s: float = STALL_S) -> None:
+        """Write `size` bytes and note whether that stalled, beyond `limit_s` and the time for the size.
+
+        Raises what `write` raises.
+        """
         slept, began_at = self._switches(), self._clock()
         try:
             write()
         finally:
             now = self._clock()
-            if now - began_at > STALL_S + size * STALL_S_PER_BYTE and self._switches() != slept:
+            if now - began_at > limit_s + size * STALL_S_PER_BYTE and self._switches() != slept:
                 self._until = now + MEMORY_S
