@@ -9,6 +9,7 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.in_order import GroupSize, ranges
+from warmlog.pipeline.lakehouse.schemas.stored import StoredColumns
 from warmlog.pipeline.lakehouse.schemas.types import normal
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.protocol.partitions import TopicPartition
@@ -55,7 +56,8 @@ class DataFile:
 
     `hides_rows`: whether a deletion vector or a delete file removes some of its rows. `partition`: values of the
     table's partition fields, None if the file has other fields. `constants`: Arrow scalars of columns that have the
-    same value in all rows, and that the file may lack.
+    same value in all rows, and that the file may lack. `names`: the table's columns and fields by id; empty if files
+    have its names.
     """
 
     path: str
@@ -64,6 +66,7 @@ class DataFile:
     hides_rows: bool = False
     partition: tuple[Any, ...] | None = ()
     constants: dict[str, Any] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -108,7 +111,7 @@ class TableReader:
         self._store = store
         self._kept: OrderedDict[tuple[str, int, tuple[str, ...]], Any] = OrderedDict()
         self._kept_bytes = 0
-        self._footers: OrderedDict[str, Any] = OrderedDict()
+        self._footers: OrderedDict[str, tuple[Any, StoredColumns]] = OrderedDict()
         self._groups: OrderedDict[str, list[DataFile]] = OrderedDict()
 
     def rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
@@ -170,10 +173,10 @@ class TableReader:
         try:
             with self._store.open(file.path) as stream:
                 metadata = parquet.read_metadata(stream)
-            self._keep(file, metadata)
+            columns = self._keep(file, metadata)
             groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
             return [
-                replace(file, size=group.total_byte_size, bounds=file.bounds | _part(group, file).bounds)
+                replace(file, size=group.total_byte_size, bounds=file.bounds | _part(group, file, columns).bounds)
                 for group in groups
                 if group.num_rows
             ]
@@ -183,38 +186,42 @@ class TableReader:
     def _rows(self, file: DataFile, selection: Selection) -> Iterator[Any]:
         from pyarrow import parquet
 
-        metadata = self._footers.get(file.path)
-        if metadata is not None and not _numbers(metadata, file, selection):
+        metadata, columns = self._footers.get(file.path, (None, None))
+        if metadata is not None and columns is not None and not _numbers(metadata, file, columns, selection):
             return
         with self._store.open(file.path) as stream, parquet.ParquetFile(stream, metadata=metadata) as opened:
-            self._keep(file, opened.metadata)
-            there = opened.schema_arrow.names
+            columns = self._keep(file, opened.metadata)
+            there = columns.stored
             for name in ROW_KEYS[1:]:
                 if name not in there and name not in file.constants:
                     raise OSError(f"it has no column {name}")
             chosen_names = dict.fromkeys((*selection.columns, *ROW_KEYS))
             names = tuple(name for name in chosen_names if name in there)
             constants = {name: file.constants[name] for name in chosen_names if name in file.constants.keys() - there}
-            for number in _numbers(opened.metadata, file, selection):
-                for batch in self._group(opened, file, number, names):
+            for number in _numbers(opened.metadata, file, columns, selection):
+                for batch in self._group(opened, file, number, columns, names):
                     chosen = _chosen(with_constants(batch, constants), selection)
                     if chosen.num_rows:
                         yield chosen
 
-    def _keep(self, file: DataFile, metadata: Any) -> None:
-        self._footers[file.path] = metadata
+    def _keep(self, file: DataFile, metadata: Any) -> StoredColumns:
+        columns = StoredColumns.of(metadata.schema.to_arrow_schema(), file.names)
+        self._footers[file.path] = metadata, columns
         if len(self._footers) > FOOTERS:
             self._footers.popitem(last=False)
+        return columns
 
-    def _group(self, opened: Any, file: DataFile, number: int, names: tuple[str, ...]) -> Iterator[Any]:
-        if opened.metadata.row_group(number).total_byte_size > SMALL_BYTES:
-            for batch in opened.iter_batches(BATCH_ROWS, row_groups=[number], columns=names):
-                yield _as_written(batch)
-            return
+    def _group(
+        self, opened: Any, file: DataFile, number: int, columns: StoredColumns, names: tuple[str, ...]
+    ) -> Iterator[Any]:
         key = file.path, number, names
         if key not in self._kept:
-            batches = opened.iter_batches(BATCH_ROWS, row_groups=[number], columns=names)
-            self._kept[key] = [_as_written(batch) for batch in batches]
+            read = opened.iter_batches(BATCH_ROWS, row_groups=[number], columns=columns.stored_names(names))
+            batches = (_as_written(columns.read(batch)) for batch in read)
+            if opened.metadata.row_group(number).total_byte_size > SMALL_BYTES:
+                yield from batches
+                return
+            self._kept[key] = list(batches)
             self._kept_bytes += sum(batch.nbytes for batch in self._kept[key])
             while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
                 _, dropped = self._kept.popitem(last=False)
@@ -223,23 +230,24 @@ class TableReader:
         yield from self._kept[key]
 
 
-def _numbers(metadata: Any, file: DataFile, selection: Selection) -> list[int]:
+def _numbers(metadata: Any, file: DataFile, columns: StoredColumns, selection: Selection) -> list[int]:
     """Return the numbers of the row groups that may have rows in the selection."""
     return [
         number
         for number in range(metadata.num_row_groups)
-        if _part(metadata.row_group(number), file).may_hold(selection)
+        if _part(metadata.row_group(number), file, columns).may_hold(selection)
     ]
 
 
-def _part(group: Any, file: DataFile) -> DataFile:
+def _part(group: Any, file: DataFile, columns: StoredColumns) -> DataFile:
     """Return a row group together with its bounds."""
     bounds = {}
+    keys = {columns.stored[name]: name for name in ROW_KEYS if name in columns.stored}
     for number in range(group.num_columns):
         column = group.column(number)
         statistics = column.statistics
-        if column.path_in_schema in ROW_KEYS and statistics and statistics.has_min_max:
-            bounds[column.path_in_schema] = (statistics.min, statistics.max)
+        if column.path_in_schema in keys and statistics and statistics.has_min_max:
+            bounds[keys[column.path_in_schema]] = (statistics.min, statistics.max)
     return DataFile(path=file.path, size=file.size, bounds=bounds)
 
 

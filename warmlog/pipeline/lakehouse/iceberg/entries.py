@@ -78,6 +78,13 @@ def bounds_of(entry: Any, fields: Mapping[str, Any]) -> dict[str, tuple[Any, Any
     }
 
 
+def names_of(schema: Any) -> dict[int, str]:
+    """Return the names of a schema's columns, and of fields inside of them, by id."""
+    from pyiceberg.schema import index_by_id
+
+    return {number: field.name for number, field in index_by_id(schema).items()}
+
+
 def with_ids(field: Any, iceberg_field: Any) -> Any:
     """Return an Arrow field and its nested fields with the ids of an Iceberg field, and as required as that."""
     import pyarrow as pa

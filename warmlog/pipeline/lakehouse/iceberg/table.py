@@ -23,7 +23,7 @@ from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.arrangement.iceberg import arrangement_of, create_table
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
 from warmlog.pipeline.lakehouse.iceberg.catalog import create_namespace
-from warmlog.pipeline.lakehouse.iceberg.entries import bounds_of, data_files_of, partition_of, with_ids
+from warmlog.pipeline.lakehouse.iceberg.entries import bounds_of, data_files_of, names_of, partition_of, with_ids
 from warmlog.pipeline.lakehouse.iceberg.errors import first_line, is_permanent, reason
 from warmlog.pipeline.lakehouse.iceberg.files import IcebergFiles
 from warmlog.pipeline.lakehouse.iceberg.history import NO_SNAPSHOT, History
@@ -344,6 +344,7 @@ class IcebergTable:
     def files(self) -> list[DataFile]:
         """Return the files of the last snapshot read."""
         fields = {field.name: field for field in self._table.schema().fields if field.name in ROW_KEYS}
+        names = names_of(self._table.schema())
         with self._errors():
             return [
                 DataFile(
@@ -351,6 +352,7 @@ class IcebergTable:
                     size=task.file.file_size_in_bytes,
                     bounds=bounds_of(task.file, fields),
                     hides_rows=bool(task.delete_files),
+                    names=names,
                     **partition_of(self._table.metadata, task.file),
                 )
                 for task in self._table.scan().plan_files()

@@ -22,6 +22,7 @@ from warmlog.pipeline.lakehouse.maintenance.planning import Bin
 from warmlog.pipeline.lakehouse.maintenance.proving import ProofRun
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Proof
+from warmlog.pipeline.lakehouse.schemas.stored import StoredColumns
 from warmlog.pipeline.lakehouse.writing import FileSequence, FileStore, NewFile, ParquetRules
 from warmlog.protocol.partitions import TopicPartition
 
@@ -79,10 +80,11 @@ def _row_groups(store: FileStore, file: DataFile, terms: Terms, opened: ExitStac
 
     with _damage_of(file):
         source = opened.enter_context(parquet.ParquetFile(opened.enter_context(store.open(file.path))))
+        stored = StoredColumns.of(source.schema_arrow, file.names)
     last: Key | None = None
     for number in range(source.metadata.num_row_groups):
         with _damage_of(file):
-            table = source.read_row_group(number)
+            table = stored.read(source.read_row_group(number))
         rows = SortedRows(terms.added(table), terms.order)
         if not len(rows):
             continue

@@ -17,6 +17,7 @@ from warmlog.pipeline.lakehouse.arrangement.sorting import Values
 from warmlog.pipeline.lakehouse.ledger import eras
 from warmlog.pipeline.lakehouse.reading import DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
+from warmlog.pipeline.lakehouse.schemas.stored import StoredColumns
 from warmlog.pipeline.lakehouse.writing import PREFIX, FileStore
 
 OPEN_BYTES = 256 << 20  # maximum size of decoded row groups, one of each file of a bin
@@ -28,7 +29,10 @@ UNKNOWN_ERA = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """Contents of a file's footer. `schema`: Arrow's, with field ids. `group_bytes`: largest row group, decoded."""
+    """Contents of a file's footer.
+
+    `schema`: Arrow's, with field ids and the table's names. `group_bytes`: largest row group, decoded.
+    """
 
     schema: Any
     group_bytes: int
@@ -60,7 +64,8 @@ def read_footer(store: FileStore, file: DataFile) -> Footer:
     with store.open(file.path) as stream, parquet.ParquetFile(stream) as opened:
         metadata = opened.metadata
         groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-        return Footer(schema=opened.schema_arrow.remove_metadata(), group_bytes=max(groups, default=0))
+        columns = StoredColumns.of(opened.schema_arrow.remove_metadata(), file.names)
+        return Footer(schema=columns.schema, group_bytes=max(groups, default=0))
 
 
 def candidates(files: Iterable[DataFile], receipts: Iterable[Receipt], target: int) -> list[DataFile]:

@@ -14,6 +14,7 @@ import duckdb
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.reading import DataFile, UnreadableFileError, with_constants
+from warmlog.pipeline.lakehouse.schemas.stored import StoredColumns
 from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
 from warmlog.pipeline.lakehouse.upserts.changes import Changes
 from warmlog.pipeline.lakehouse.writing import FileStore
@@ -215,23 +216,24 @@ def _batches(store: FileStore, file: DataFile, names: Sequence[str], bounds: tup
 
     try:
         with store.open(file.path) as stream, parquet.ParquetFile(stream) as opened:
-            there = [name for name in names if name in opened.schema_arrow.names]
+            columns = StoredColumns.of(opened.schema_arrow, file.names)
+            there = columns.stored
             count = opened.metadata.num_row_groups
-            groups = [at for at in range(count) if _may_have(opened.metadata.row_group(at), bounds)]
+            groups = [at for at in range(count) if _may_have(opened.metadata.row_group(at), there.get("key"), bounds)]
             constants = {name: file.constants[name] for name in names if name in file.constants.keys() - there}
-            for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=there):
-                yield with_constants(batch, constants)
+            for batch in opened.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns.stored_names(names)):
+                yield with_constants(columns.read(batch), constants)
     except Exception as error:  # a damaged footer causes errors of any kind
         raise UnreadableFileError(file.path, " ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _may_have(group: Any, bounds: tuple[Any, Any] | None) -> bool:
-    """Return whether the statistics of a row group allow a key within the bounds."""
+def _may_have(group: Any, name: str | None, bounds: tuple[Any, Any] | None) -> bool:
+    """Return whether the statistics of a row group allow a key within the bounds. `name`: of keys in the file."""
     if bounds is None:
         return True
     for number in range(group.num_columns):
         column = group.column(number)
-        if column.path_in_schema == "key" and column.statistics is not None and column.statistics.has_min_max:
+        if column.path_in_schema == name and column.statistics is not None and column.statistics.has_min_max:
             low, high = column.statistics.min, column.statistics.max
             return type(low) is not type(bounds[0]) or bool(low <= bounds[1] and bounds[0] <= high)
     return True

@@ -21,6 +21,7 @@ from warmlog.pipeline.lakehouse.arrangement.values import Terms
 from warmlog.pipeline.lakehouse.maintenance.merging import UnorderedFileError
 from warmlog.pipeline.lakehouse.maintenance.planning import parts_of, read_footer
 from warmlog.pipeline.lakehouse.reading import DataFile, with_constants
+from warmlog.pipeline.lakehouse.schemas.stored import StoredColumns
 from warmlog.pipeline.lakehouse.schemas.types import conformed, normal
 from warmlog.pipeline.lakehouse.writing import FileSequence, NewFile, ParquetRules
 from warmlog.protocol.partitions import TopicPartition
@@ -125,8 +126,9 @@ def _row_groups(rules: ParquetRules, part: Without, opened: ExitStack) -> Iterat
     from pyarrow import parquet
 
     source = opened.enter_context(parquet.ParquetFile(opened.enter_context(rules.store.open(part.file.path))))
+    stored = StoredColumns.of(source.schema_arrow, part.file.names)
     for number in range(source.metadata.num_row_groups):
-        table = source.read_row_group(number)
+        table = stored.read(source.read_row_group(number))
         lacking = part.file.constants.keys() - set(table.column_names)
         table = with_constants(table, {name: part.file.constants[name] for name in sorted(lacking)})
         mask = _left(table, part)
