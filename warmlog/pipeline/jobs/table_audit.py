@@ -18,7 +18,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.log_ranges import log_extents, splits_of
-from warmlog.pipeline.jobs.table_proof import Proved, Stretch, prove
+from warmlog.pipeline.jobs.table_proof import Proved, Stretch, arrangement_to_check, prove
 from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents
 from warmlog.pipeline.lakehouse.maintenance.history import is_whole
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, changed_files
@@ -152,7 +152,8 @@ def audit_table(
     splits = splits_of(options, [(stretch.key, _range(stretch)) for _, stretch in tasks])
     rules = replace(rules_of(options), on_corrupt="skip", fail_on_data_loss=False)
     groups = _grouped([replace(stretch, log=log) for (_, stretch), log in zip(tasks, splits, strict=True)])
-    results = _proved(run, groups, partial(prove, table.store(), rules), ReceiptSchemas(sources, table))
+    work = partial(prove, table.store(), rules, arrangement_to_check(table))
+    results = _proved(run, groups, work, ReceiptSchemas(sources, table))
     for (partition, stretch), proved in zip(tasks, results, strict=True):
         _count(partition, stretch, proved)
         reporter.add(proved.stats)

@@ -13,14 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import JobStats, Stopwatch
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.equal_rows import digest_of, equal_rows, own_rows, without_records
 from warmlog.pipeline.lakehouse.arrangement.in_order import by_offset
+from warmlog.pipeline.lakehouse.arrangement.spec import PLAIN, Arrangement
+from warmlog.pipeline.lakehouse.arrangement.values import misplaced
 from warmlog.pipeline.lakehouse.digest import RowDigest
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Proof, Runs
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
+from warmlog.pipeline.lakehouse.table import Table
 from warmlog.pipeline.lakehouse.writing import FileStore
 from warmlog.pipeline.source.input import read_batches
 from warmlog.pipeline.source.plan import AnySplit
@@ -116,13 +120,13 @@ class Proved:
         self.stats.add(other.stats)
 
 
-def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> list[Proved]:
+def prove(store: FileStore, rules: ReadRules, arrangement: Arrangement, stretches: Sequence[Stretch]) -> list[Proved]:
     """Prove stretches one by one. Runs in a worker. Raises PipelineError, InspectError, OSError."""
     reader = TableReader(store)
     results = []
     for stretch in stretches:
         watch = Stopwatch()
-        task = _Proving(reader, rules, stretch)
+        task = _Proving(reader, rules, arrangement, stretch)
         watch.timed(task.run)()
         task.done.stats.tasks, task.done.stats.read_s = 1, watch.seconds
         task.done.stats.rows = task.done.rows
@@ -130,14 +134,23 @@ def prove(store: FileStore, rules: ReadRules, stretches: Sequence[Stretch]) -> l
     return results
 
 
+def arrangement_to_check(table: Table) -> Arrangement:
+    """Return how rows have to be arranged. Jobs refuse some partitions of other programs; an audit only reads them."""
+    try:
+        return table.arrangement()
+    except PipelineError:
+        return PLAIN
+
+
 class _Disorder(Exception):  # noqa: N818 - never leaves this module
     """An offset occurs twice, or a file lacks columns."""
 
 
 class _Proving:
-    def __init__(self, reader: TableReader, rules: ReadRules, stretch: Stretch) -> None:
+    def __init__(self, reader: TableReader, rules: ReadRules, arrangement: Arrangement, stretch: Stretch) -> None:
         self._reader = reader
         self._rules = rules
+        self._arrangement = arrangement
         self._stretch = stretch
         self._damaged: set[str] = set()
         self.done = Proved()
@@ -227,15 +240,22 @@ class _Proving:
         return digest
 
     def _batches(self, stretch: Stretch) -> Iterator[tuple[int, Any]]:
-        """Yield record batches, each with the number of its file; report a file that cannot be read."""
+        """Yield record batches, each with the number of its file; report what is wrong with the file."""
         for number, file in enumerate(self._stretch.files):
             if not file.may_hold(stretch.selection):
                 continue
             try:
                 for batch in self._reader.rows(file, stretch.selection):
+                    if self._arrangement.partition:
+                        self._check_partition(file, batch)
                     yield number, batch
             except UnreadableFileError as error:
                 self._fail(error)
+
+    def _check_partition(self, file: DataFile, batch: Any) -> None:
+        wrong = batch.column("offset").to_numpy()[misplaced(self._arrangement, file.partition, batch)]
+        terms = ", ".join(str(field.term) for field in self._arrangement.partition)
+        self._name(wrong, f"in the partition of another value of {terms}", file.path)
 
     def _fail(self, error: UnreadableFileError) -> None:
         if error.path not in self._damaged:

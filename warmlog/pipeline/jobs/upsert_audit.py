@@ -16,7 +16,7 @@ from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.log_ranges import LogExtent, log_extents, splits_of
-from warmlog.pipeline.jobs.table_proof import runs
+from warmlog.pipeline.jobs.table_proof import arrangement_to_check, runs
 from warmlog.pipeline.jobs.table_stretches import PartitionProof
 from warmlog.pipeline.jobs.upsert_log import Differences, LogReader, Segment, segments_of
 from warmlog.pipeline.lakehouse.maintenance.history import is_whole
@@ -187,10 +187,10 @@ class UpsertAudit:
         ranges = [(segment.key, Range(start=segment.first, end=segment.end)) for segment in segments]
         logs = splits_of(self._options, ranges)
         rules = replace(rules_of(self._options), on_corrupt="skip", fail_on_data_loss=False)
-        store = LocalFiles(str(scratch))
+        store, arrangement = LocalFiles(str(scratch)), arrangement_to_check(self._table)
         while True:
             with ChangeWriter(store, self._key_type) as changes:
-                reader = LogReader(TableReader(self._table.store()), rules, changes)
+                reader = LogReader(TableReader(self._table.store()), rules, arrangement, changes)
                 differences = [
                     (segment.key, reader.read(segment, self._decode(segment), log, self._files))
                     for segment, log in zip(segments, logs, strict=True)

@@ -12,6 +12,8 @@ from typing import Any
 from warmlog.pipeline.job_stats import JobStats
 from warmlog.pipeline.jobs.equal_rows import equal_rows
 from warmlog.pipeline.jobs.table_proof import without_runs
+from warmlog.pipeline.lakehouse.arrangement.spec import Arrangement
+from warmlog.pipeline.lakehouse.arrangement.values import misplaced
 from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Receipt, Runs
 from warmlog.pipeline.lakehouse.schemas.decoding import DecodeRules, RowDecoder, SchemaKey
@@ -66,8 +68,9 @@ class Differences:
 class LogReader:
     """Reads segments of a log, and compares rows of the table's files with them."""
 
-    def __init__(self, reader: TableReader, rules: ReadRules, changes: ChangeWriter) -> None:
+    def __init__(self, reader: TableReader, rules: ReadRules, arrangement: Arrangement, changes: ChangeWriter) -> None:
         self._reader = reader
+        self._arrangement = arrangement
         self._rules = rules
         self._changes = changes
         self.unknown: set[SchemaKey] = set()
@@ -133,6 +136,7 @@ class LogReader:
             if not len(there):
                 continue
             same = equal_rows(records.take(at[there]), rows.take(there), segment.columns)
+            same &= ~misplaced(self._arrangement, file.partition, rows.take(there))
             wrong = rows.column("offset").to_numpy()[there[~same]]
             if len(wrong):
                 differences.altered.setdefault(file.path, []).extend(wrong.tolist())

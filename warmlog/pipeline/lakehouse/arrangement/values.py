@@ -9,7 +9,14 @@ from typing import Any
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.arrangement.ordering import OrderKey
-from warmlog.pipeline.lakehouse.arrangement.spec import MAX_NUMBER, WITH_NUMBER, Arrangement, PartitionField, Term
+from warmlog.pipeline.lakehouse.arrangement.spec import (
+    MAX_NUMBER,
+    OF_TIMES,
+    WITH_NUMBER,
+    Arrangement,
+    PartitionField,
+    Term,
+)
 
 UNITS = {"year": "Y", "month": "M", "day": "D", "hour": "h"}  # as numpy has them
 LAST_YEAR = 9999  # of Delta's dates
@@ -42,10 +49,8 @@ class Terms:
 
         for name, (term, field) in self._terms.items():
             if term.column in self._names:
-                column = table.column(term.column)
-                column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-                values = transformed(term, column)
-                values = values if field is None or not field.column else _of_delta(field, values)
+                column = _combined(table.column(term.column))
+                values = transformed(term, column) if field is None else _partition_of(field, column)
             else:
                 values = pa.nulls(table.num_rows, pa.int32())
             table = table.append_column(name, values)
@@ -54,6 +59,48 @@ class Terms:
     def removed(self, table: Any) -> Any:
         """Return a table without the columns of terms."""
         return table.select(self._names)
+
+
+def misplaced(arrangement: Arrangement, partition: Sequence[Any] | None, rows: Any) -> Any:
+    """Return for each row of a file whether its times are of another partition, so that queries of theirs miss it.
+
+    `partition`: values of the file's partition fields, None if it has other fields.
+    """
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import compute
+
+    wrong = np.zeros(rows.num_rows, bool)
+    fields = [] if partition is None else zip(arrangement.partition, partition, strict=True)
+    for field, value in fields:
+        name = field.term.column
+        if field.term.transform in OF_TIMES and name in rows.schema.names and _is_time(rows.schema.field(name).type):
+            values = _partition_of(field, rows.column(name))
+            if value is None:
+                wrong |= values.is_valid().to_numpy(zero_copy_only=False)
+            else:
+                same = compute.fill_null(compute.equal(values, pa.scalar(value, values.type)), False)
+                wrong |= ~same.to_numpy(zero_copy_only=False)
+    return wrong
+
+
+def _partition_of(field: PartitionField, column: Any) -> Any:
+    """Return the values of a partition field for a column, as the table has them."""
+    values = transformed(field.term, _combined(column))
+    return _of_delta(field, values) if field.column else values
+
+
+def _combined(column: Any) -> Any:
+    import pyarrow as pa
+
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _is_time(kind: Any) -> bool:
+    """Return whether a column still has times: another program may have changed its type."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date32(kind))
 
 
 def transformed(term: Term, array: Any) -> Any:
