@@ -19,9 +19,14 @@ from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.log_ranges import log_extents, splits_of
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch, arrangement_to_check, prove
-from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents
+from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents, find_strays
 from warmlog.pipeline.lakehouse.maintenance.history import is_whole
-from warmlog.pipeline.lakehouse.reading import DataFile, Selection, changed_files
+from warmlog.pipeline.lakehouse.reading import (
+    DataFile,
+    Selection,
+    TableReader,
+    changed_files,
+)
 from warmlog.pipeline.lakehouse.receipts import Runs
 from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.table import Table
@@ -161,7 +166,8 @@ def audit_table(
         state.stretches.discard(name)
         if stretch.proof is not None and not stretch.is_open and not proved.findings and not proved.unproved:
             state.stretches.add(name)
-    state.files = {file.path: file for file in files}
+    strays = find_strays(partitions, files, options, TableReader(table.store()))
+    state.files = {file.path: file for file in files if file.path not in strays}
     _find_columns(partitions, other_columns, table.name)
     findings = [finding for partition in partitions for finding in partition.proved.findings]
     reporter.set_details(findings=len(findings), version=table.version)

@@ -17,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.log_ranges import LogExtent
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch
 from warmlog.pipeline.lakehouse.ledger import begins_again, lives_of
-from warmlog.pipeline.lakehouse.reading import DataFile, Selection
+from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, UnreadableFileError
 from warmlog.pipeline.lakehouse.receipts import Proof, Receipt, Span
 from warmlog.pipeline.source.offsets import Position
+from warmlog.pipeline.source.options import ReadOptions
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
@@ -273,3 +275,33 @@ def _whole(span: Span, proofs: Sequence[Proof]) -> Iterator[Proof]:
         at = proof.end
     if at < span.end.offset:
         yield Proof(at, span.end.offset, 0, "")
+
+
+def find_strays(
+    partitions: Sequence[PartitionProof], files: Sequence[DataFile], options: ReadOptions, reader: TableReader
+) -> set[str]:
+    """Report rows of topics at no offset of these partitions; return the paths of their files."""
+    if options.topics.assigned is not None:
+        return set()  # a topic may have other partitions
+    topics: dict[str, dict[int, PartitionProof]] = {}
+    for each in partitions:
+        topics.setdefault(each.topic, {})[each.partition] = each
+    paths = set()
+    for topic, known in topics.items():
+        proved = known[min(known)].proved
+        for file in files:
+            if file.may_stray(topic, known):
+                try:
+                    count = reader.strays(file, topic, known)
+                except UnreadableFileError:
+                    continue  # reported when its rows are read
+                if count:
+                    paths.add(file.path)
+                    proved.foreign += count
+                    what = (
+                        f"rows without an offset, or in a partition that neither the log nor a receipt has ({count:,})"
+                    )
+                    proved.findings.append(
+                        AuditFinding(topic=topic, partition=min(known), kind="table", what=what, path=file.path)
+                    )
+    return paths

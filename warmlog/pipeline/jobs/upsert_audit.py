@@ -17,7 +17,7 @@ from warmlog.pipeline.job_stats import Reporter
 from warmlog.pipeline.jobs.audit_segment import AuditFinding
 from warmlog.pipeline.jobs.log_ranges import LogExtent, log_extents, splits_of
 from warmlog.pipeline.jobs.table_proof import arrangement_to_check, runs
-from warmlog.pipeline.jobs.table_stretches import PartitionProof
+from warmlog.pipeline.jobs.table_stretches import PartitionProof, find_strays
 from warmlog.pipeline.jobs.upsert_log import Differences, LogReader, Segment, segments_of
 from warmlog.pipeline.lakehouse.maintenance.history import is_whole
 from warmlog.pipeline.lakehouse.reading import DataFile, TableReader
@@ -123,8 +123,11 @@ class UpsertAudit:
             self._judge(scratch, changes, extents)
         for key, different in differences:
             self._note_values(key, different)
+        partitions = [self._partitions[key] for key in sorted(self._partitions)]
+        find_strays(partitions, self._files, self._options, TableReader(self._table.store()))
+        self.findings += [finding for each in partitions for finding in each.proved.findings]
         self._reporter.set_details(findings=len(self.findings), version=self._table.version)
-        return [self._partitions[key] for key in sorted(self._partitions)]
+        return partitions
 
     def _unknown_receipt(self) -> Receipt:
         """Return what describes rows whose receipts have expired. Raises PipelineError if these were decoded."""

@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +21,7 @@ SIZE_THREADS = 16  # files whose sizes are determined at the same time
 FOOTERS = 16  # maximum number of cached footers
 GROUPS = 4096  # maximum number of files whose row groups are known
 ROW_KEYS = ("topic", "partition", "offset")  # columns that identify a row's record
+NUMBERS = ROW_KEYS[1:]
 
 
 class UnreadableFileError(PipelineError):
@@ -57,7 +58,7 @@ class DataFile:
     `hides_rows`: whether a deletion vector or a delete file removes some of its rows. `partition`: values of the
     table's partition fields, None if the file has other fields. `constants`: Arrow scalars of columns that have the
     same value in all rows, and that the file may lack. `names`: the table's columns and fields by id; empty if files
-    have its names.
+    have its names. `is_keyed`: whether the table says that all rows have a partition and an offset.
     """
 
     path: str
@@ -67,6 +68,7 @@ class DataFile:
     partition: tuple[Any, ...] | None = ()
     constants: dict[str, Any] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
+    is_keyed: bool = False
 
     @property
     def name(self) -> str:
@@ -81,6 +83,15 @@ class DataFile:
             and _meet(self.bounds.get("partition"), partition, partition)
             and _meet(self.bounds.get("offset"), selection.first, selection.end - 1)
         )
+
+    def may_stray(self, topic: str, partitions: Collection[int]) -> bool:
+        """Return whether it may have rows of a topic without an offset, or in none of these partitions."""
+        if not _meet(self.bounds.get("topic"), topic, topic):
+            return False
+        low, high = self.bounds.get("partition", (-1, -1))
+        least, _ = self.bounds.get("offset", (-1, -1))
+        all_known = high - low < len(partitions) and all(number in partitions for number in range(low, high + 1))
+        return not self.is_keyed or least < 0 or not all_known
 
 
 def changed_files(store: FileStore, files: Sequence[DataFile]) -> list[DataFile]:
@@ -126,6 +137,32 @@ class TableReader:
             if batch is None:
                 return
             yield batch
+
+    def strays(self, file: DataFile, topic: str, partitions: Collection[int]) -> int:
+        """Return how many rows of a topic have no offset, or are in none of these partitions.
+
+        Raises UnreadableFileError.
+        """
+        import pyarrow as pa
+        from pyarrow import compute, parquet
+
+        count = 0
+        try:
+            with self._store.open(file.path) as stream, parquet.ParquetFile(stream) as opened:
+                columns = self._keep(file, opened.metadata)
+                constants = {name: file.constants[name] for name in file.constants.keys() & set(ROW_KEYS)}
+                for batch in opened.iter_batches(BATCH_ROWS, columns=columns.stored_names(ROW_KEYS)):
+                    rows = columns.read(batch)
+                    rows = with_constants(rows, {name: constants[name] for name in constants.keys() - columns.stored})
+                    topics = rows.column("topic") if "topic" in rows.schema.names else pa.repeat(topic, rows.num_rows)
+                    in_topic = compute.fill_null(compute.equal(topics, topic), False)
+                    known = compute.is_in(rows.column("partition"), pa.array(sorted(partitions), pa.int32()))
+                    is_row = compute.and_(known, compute.greater_equal(rows.column("offset"), 0))
+                    is_stray = compute.invert(compute.fill_null(is_row, False))
+                    count += compute.and_(is_stray, in_topic).true_count
+        except Exception as error:  # a damaged footer causes errors of any kind
+            raise UnreadableFileError(file.path, " ".join(str(error).split()) or type(error).__name__) from error
+        return count
 
     def ranges(
         self,
@@ -192,7 +229,7 @@ class TableReader:
         with self._store.open(file.path) as stream, parquet.ParquetFile(stream, metadata=metadata) as opened:
             columns = self._keep(file, opened.metadata)
             there = columns.stored
-            for name in ROW_KEYS[1:]:
+            for name in NUMBERS:
                 if name not in there and name not in file.constants:
                     raise OSError(f"it has no column {name}")
             chosen_names = dict.fromkeys((*selection.columns, *ROW_KEYS))

@@ -46,7 +46,7 @@ from warmlog.pipeline.lakehouse.delta.restores import (
 )
 from warmlog.pipeline.lakehouse.neighbours import check_new
 from warmlog.pipeline.lakehouse.present import PresentRows
-from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
+from warmlog.pipeline.lakehouse.reading import NUMBERS, ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
 from warmlog.pipeline.lakehouse.schemas.columns import NEVER_NULL, check_column, check_nulls
 from warmlog.pipeline.lakehouse.schemas.types import check_names, check_only_added, normal, without_times
@@ -378,7 +378,8 @@ class DeltaTable:
             listed = pa.table(self._table.get_add_actions(flatten=True))
             hiding = pa.table(self._table.deletion_vectors().read_all())
         hidden = {path.rpartition("/")[2] for path in hiding.column("filepath").to_pylist()}
-        wanted = ["path", "size_bytes", *(f"{end}.{name}" for name in ROW_KEYS for end in ("min", "max"))]
+        kinds = ("min", "max", "null_count")
+        wanted = ["path", "size_bytes", *(f"{kind}.{name}" for name in ROW_KEYS for kind in kinds)]
         rows = listed.select([name for name in wanted if name in listed.column_names]).to_pylist()
         names = self._table.metadata().partition_columns
         partitions = [listed.column(f"partition.{name}") if listed.num_rows else () for name in names]
@@ -399,6 +400,7 @@ class DeltaTable:
                 hides_rows=row["path"].rpartition("/")[2] in hidden,
                 partition=tuple(plain_value(values[number].as_py()) for values in partitions),
                 constants={name: values[number] for name, values in zip(names, partitions, strict=True)},
+                is_keyed=all(row.get(f"null_count.{name}") == 0 for name in NUMBERS if name not in names),
             )
             for number, row in enumerate(rows)
         ]

@@ -85,6 +85,12 @@ def names_of(schema: Any) -> dict[int, str]:
     return {number: field.name for number, field in index_by_id(schema).items()}
 
 
+def has_values(entry: Any, fields: Iterable[Any]) -> bool:
+    """Return whether a manifest entry says that columns have a value in all rows."""
+    counts = entry.null_value_counts or {}
+    return all(field.field_id in counts and counts[field.field_id] == 0 for field in fields)
+
+
 def with_ids(field: Any, iceberg_field: Any) -> Any:
     """Return an Arrow field and its nested fields with the ids of an Iceberg field, and as required as that."""
     import pyarrow as pa

@@ -23,14 +23,21 @@ from warmlog.pipeline.errors import PipelineError, UnavailableError
 from warmlog.pipeline.lakehouse.arrangement.iceberg import arrangement_of, create_table
 from warmlog.pipeline.lakehouse.arrangement.spec import NOTHING_WANTED, Arrangement, Wanted
 from warmlog.pipeline.lakehouse.iceberg.catalog import create_namespace
-from warmlog.pipeline.lakehouse.iceberg.entries import bounds_of, data_files_of, names_of, partition_of, with_ids
+from warmlog.pipeline.lakehouse.iceberg.entries import (
+    bounds_of,
+    data_files_of,
+    has_values,
+    names_of,
+    partition_of,
+    with_ids,
+)
 from warmlog.pipeline.lakehouse.iceberg.errors import first_line, is_permanent, reason
 from warmlog.pipeline.lakehouse.iceberg.files import IcebergFiles
 from warmlog.pipeline.lakehouse.iceberg.history import NO_SNAPSHOT, History
 from warmlog.pipeline.lakehouse.iceberg.properties import parse_positions, positions_text
 from warmlog.pipeline.lakehouse.iceberg.rollbacks import Rollbacks, of_topic
 from warmlog.pipeline.lakehouse.present import PresentRows
-from warmlog.pipeline.lakehouse.reading import ROW_KEYS, DataFile
+from warmlog.pipeline.lakehouse.reading import NUMBERS, ROW_KEYS, DataFile
 from warmlog.pipeline.lakehouse.receipts import KEY, Receipt
 from warmlog.pipeline.lakehouse.schemas.columns import check_column, check_nulls
 from warmlog.pipeline.lakehouse.schemas.types import check_names, normal
@@ -353,6 +360,7 @@ class IcebergTable:
                     bounds=bounds_of(task.file, fields),
                     hides_rows=bool(task.delete_files),
                     names=names,
+                    is_keyed=has_values(task.file, [fields[name] for name in NUMBERS if name in fields]),
                     **partition_of(self._table.metadata, task.file),
                 )
                 for task in self._table.scan().plan_files()
