@@ -326,7 +326,13 @@ class _Proving:
         if log is not None and len(both):
             same = equal_rows(log.take(at_log), rows.take(at_table[at_unique]), stretch.columns)
             altered = both[~same]
-            self._name(altered, "not as in the log", self._files_of(altered, in_table, files))
+            lacking = [
+                name
+                for name in stretch.columns
+                if name not in rows.column_names and log.column(name).null_count < log.num_rows
+            ]
+            without = f": there is no column {', '.join(lacking)}" if lacking else ""
+            self._name(altered, f"not as in the log{without}", self._files_of(altered, in_table, files))
         done.altered += len(altered)
         done.in_log += len(both) - len(altered)
         missing = np.setdiff1d(in_log, unique)

@@ -70,6 +70,13 @@ def test_an_audit_reads_columns_by_their_present_names(copies: DirectoryWriter, 
     assert altered(tmp_path, copies) == 0
 
 
+def test_an_audit_names_a_column_that_is_gone(copies: DirectoryWriter, tmp_path: Path) -> None:
+    rename(tmp_path, ("value", "payload"))
+    findings = audited(tmp_path, copies).findings
+    assert all(finding.what.endswith("not as in the log: there is no column value") for finding in findings)
+    assert findings
+
+
 def test_a_renamed_offset_is_not_the_offset(copies: DirectoryWriter, tmp_path: Path) -> None:
     rename(tmp_path, ("partition", "other"), ("timestampType", "partition"), ("other", "timestampType"))
     findings = audited(tmp_path, copies).findings

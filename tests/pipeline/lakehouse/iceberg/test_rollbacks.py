@@ -187,3 +187,13 @@ def test_rows_with_a_hole_are_refused(five_commits: DirectoryWriter, tmp_path: P
     iceberg_table(tmp_path).delete(f"partition == 0 and offset >= {ours['offset'][0].as_py()}")
     copied(open_in(tmp_path, "iceberg"), options_of(five_commits))
     complete(tmp_path, five_commits)
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"receipt": "a", "positions": []}'])
+def test_a_damaged_property_says_what_to_do(five_commits: DirectoryWriter, tmp_path: Path, text: str) -> None:
+    with iceberg_table(tmp_path).transaction() as transaction:
+        transaction.set_properties({"warmlog.orders": text})
+    with pytest.raises(PipelineError, match=r"property warmlog\.orders is damaged .*: set it as .*, or remove it"):
+        copied(open_in(tmp_path, "iceberg"), options_of(five_commits))
+    remove_property(tmp_path)
+    assert copied(open_in(tmp_path, "iceberg"), options_of(five_commits)) == []

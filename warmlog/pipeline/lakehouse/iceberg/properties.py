@@ -28,4 +28,7 @@ def parse_positions(topic: str, text: str, table: str) -> tuple[str, dict[TopicP
             for partition, (offset, epoch) in listed.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PipelineError(f"{table}: property {KEY}.{topic} cannot be read: {error!r}") from error
+        raise PipelineError(
+            f"{table}: property {KEY}.{topic} is damaged ({error!r}): set it as an earlier metadata file has it, or"
+            " remove it, so that the receipts of the snapshots decide"
+        ) from error

@@ -75,7 +75,12 @@ class SchemaCatalog:
         for side in self.layout.decoded:
             schema = self._formats.of(side).schema
             if schema is not None:
-                growing.add(side, self._formats.enveloped(side, schema))
+                try:
+                    growing.add(side, self._formats.enveloped(side, schema))
+                except SchemaError as error:
+                    raise SchemaError(
+                        f"{table.name}: {error}: use a schema that fits, or copy the topic to another table"
+                    ) from error
         for side, schema_id, message in self._met:
             try:
                 schema = self._formats.enveloped(side, replace(self._schemas[schema_id], message=message))
