@@ -77,6 +77,20 @@ def test_an_audit_names_a_column_that_is_gone(copies: DirectoryWriter, tmp_path:
     assert findings
 
 
+@pytest.mark.parametrize("name", ["partition", "offset"])
+@pytest.mark.parametrize("change", ["rename", "drop and add"])
+def test_maintenance_leaves_files_alone_whose_rows_have_no_offsets(
+    copies: DirectoryWriter, tmp_path: Path, name: str, change: str
+) -> None:
+    if change == "rename":
+        rename(tmp_path, (name, "number"))
+    else:
+        drop_and_add(tmp_path, name)
+    done = maintained(tmp_path, "iceberg")
+    assert (done.new_files, set(done.left_alone.values())) == (0, {f"it has no column {name}"})
+    assert audited(tmp_path, copies).findings
+
+
 def test_a_renamed_offset_is_not_the_offset(copies: DirectoryWriter, tmp_path: Path) -> None:
     rename(tmp_path, ("partition", "other"), ("timestampType", "partition"), ("other", "timestampType"))
     findings = audited(tmp_path, copies).findings

@@ -26,7 +26,7 @@ from warmlog.pipeline.lakehouse.maintenance.merging import DamagedFileError, Mer
 from warmlog.pipeline.lakehouse.maintenance.planning import Bin, Footer, bins, candidates, read_footer, together
 from warmlog.pipeline.lakehouse.maintenance.proving import merged_proofs
 from warmlog.pipeline.lakehouse.maintenance.upkeep import Upkeep
-from warmlog.pipeline.lakehouse.reading import DataFile
+from warmlog.pipeline.lakehouse.reading import NUMBERS, DataFile
 from warmlog.pipeline.lakehouse.receipts import Receipt
 from warmlog.pipeline.lakehouse.table import ConflictError, OutcomeUnknownError
 from warmlog.pipeline.lakehouse.writing import DEFAULT_FILE_BYTES, NewFile
@@ -125,7 +125,11 @@ class MaintenanceJob:
             footer = self._footers.get(file.path) or self._footer(file)
             if footer is not None:
                 self._footers[file.path] = footer
-                listed.append((file, footer))
+                lacking = [name for name in NUMBERS if name not in footer.schema.names]
+                if lacking:
+                    self._leave(file, f"it has no column {' and '.join(lacking)}")
+                else:
+                    listed.append((file, footer))
         return bins(listed, receipts, self._file_bytes, self._skip)
 
     def _footer(self, file: DataFile) -> Footer | None:
