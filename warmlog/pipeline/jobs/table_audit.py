@@ -6,7 +6,7 @@ state detects damage inside a file of the same size.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -68,10 +68,11 @@ class TableAudit:
 
 @dataclass(slots=True, kw_only=True)
 class AuditState:
-    """The proved stretches of a table, and the files that the table had."""
+    """The proved stretches of a table, the files that it had, and in Iceberg the names of its columns by id."""
 
     table: str
     files: dict[str, DataFile] = field(default_factory=dict)
+    columns: Mapping[int, str] = field(default_factory=dict)
     stretches: set[StretchName] = field(default_factory=set)
 
     @classmethod
@@ -88,7 +89,8 @@ class AuditState:
                 for name, (size, bounds) in form["files"].items()
             }
             stretches = {(str(topic), *rest) for topic, *rest in form["stretches"]}
-            state = cls(table=form["table"], files=files, stretches=stretches)
+            columns = {int(number): str(name) for number, name in form.get("columns", {}).items()}
+            state = cls(table=form["table"], files=files, columns=columns, stretches=stretches)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise PipelineError(f"{path} is not the state of an audit: {error!r}") from error
         if state.table != table:
@@ -98,12 +100,16 @@ class AuditState:
     def write(self, path: Path) -> None:
         """Replace the file atomically. Raises OSError."""
         files = {name: [file.size, file.bounds] for name, file in sorted(self.files.items())}
-        form = {"table": self.table, "files": files, "stretches": sorted(self.stretches, key=str)}
+        stretches = sorted(self.stretches, key=str)
+        form = {"table": self.table, "files": files, "columns": self.columns, "stretches": stretches}
         replace_text(path, json.dumps(form) + "\n")
 
-    def changed(self, files: Iterable[DataFile]) -> list[DataFile]:
-        """Return the files added, removed or replaced since then."""
+    def changed(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Return the files added, removed or replaced since then, or whose columns were renamed or dropped."""
         now = {file.path: file for file in files}
+        names = _names_of(files)
+        if not self.columns.items() <= names.items() or (names and not self.columns):
+            return [*files, *self.files.values()]
         kept = {path for path, file in now.items() if path in self.files and self.files[path].size == file.size}
         return [file for held in (now, self.files) for path, file in held.items() if path not in kept]
 
@@ -168,6 +174,7 @@ def audit_table(
             state.stretches.add(name)
     strays = find_strays(partitions, files, options, TableReader(table.store()))
     state.files = {file.path: file for file in files if file.path not in strays}
+    state.columns = _names_of(files)
     _find_columns(partitions, other_columns, table.name)
     findings = [finding for partition in partitions for finding in partition.proved.findings]
     reporter.set_details(findings=len(findings), version=table.version)
@@ -209,6 +216,10 @@ def _changed_since(
         return []  # all of them will be read
     everything = [Selection(key=key, first=0, end=MAX_INT64, columns=()) for key in keys]
     return changed_files(table.store(), [file for file in files if any(map(file.may_hold, everything))])
+
+
+def _names_of(files: Sequence[DataFile]) -> Mapping[int, str]:
+    return files[0].names if files else {}
 
 
 def _count(partition: PartitionProof, stretch: Stretch, proved: Proved) -> None:

@@ -12,7 +12,7 @@ from tests.pipeline.lakehouse.tables import copied, open_in, options_of
 from tests.pipeline.lakehouse.test_maintenance import maintained
 from tests.pipeline.lakehouse.upserts.upserted import KeyedWriter, upserted
 from warmlog.pipeline.job_stats import Reporter
-from warmlog.pipeline.jobs.table_audit import TableAudit, audit_table
+from warmlog.pipeline.jobs.table_audit import AuditState, TableAudit, audit_table
 from warmlog.pipeline.runner import LocalRunner
 
 
@@ -68,6 +68,28 @@ def test_an_audit_reads_columns_by_their_present_names(copies: DirectoryWriter, 
     assert altered(tmp_path, copies) == 90
     rename(tmp_path, ("value", "other"), ("key", "value"), ("other", "key"))
     assert altered(tmp_path, copies) == 0
+
+
+def test_an_audit_with_a_state_reads_renamed_columns_again(copies: DirectoryWriter, tmp_path: Path) -> None:
+    path = tmp_path / "state"
+
+    def audit() -> TableAudit:
+        state = AuditState.read(path, "db.orders")
+        result = audit_table(LocalRunner(), options_of(copies), opened(tmp_path), Reporter("audit"), state)
+        state.write(path)
+        return result
+
+    assert audit().findings == []
+    rename(tmp_path, ("value", "other"))
+    assert len(audit().findings) == len(audit().findings) > 0
+    rename(tmp_path, ("other", "value"))
+    assert audit().findings == []
+    assert all(each.audited_before == each.end_offset for each in audit().partitions)
+    drop_and_add(tmp_path, "value")
+    assert audit().findings
+    with handle(tmp_path).update_schema() as update:
+        update.add_column("more", handle(tmp_path).schema().find_field("value").field_type)
+    assert any(each.audited_before == 0 for each in audit().partitions)
 
 
 def test_an_audit_names_a_column_that_is_gone(copies: DirectoryWriter, tmp_path: Path) -> None:
