@@ -1,5 +1,6 @@
 """What every test may ask for: owns the Hypothesis settings and the way to the golden files."""
 
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,7 @@ def pytest_configure() -> None:
     """Make the suite the same however it is started."""
     _obey_interrupts()
     _refuse_stale_libraries()
+    gc.disable()  # until all tests are collected: nearly all that is allocated by then stays until the end
 
 
 def _obey_interrupts() -> None:
@@ -39,6 +41,13 @@ def _refuse_stale_libraries() -> None:
     stale = [name for name, source in sources.items() if not source.exists()]
     if stale:
         pytest.exit(f"changed since they were compiled: {', '.join(stale)} (see `make setup`)", 2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exempt the tests themselves from collections of garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header() -> str:

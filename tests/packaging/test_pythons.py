@@ -33,18 +33,20 @@ print("all run on %d.%d" % sys.version_info[:2])
 
 def interpreters() -> dict[str, Path]:
     """Return the supported Pythons of this machine by version: those of pyenv, else those in PATH."""
-    found = {}
-    for version in VERSIONS:
-        installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-        for python in (*reversed(installed), shutil.which(f"python{version}")):
-            if python is not None and runs_as(Path(python), version):
-                found[version] = Path(python)
-                break
-    return found
+    pythons = {version: interpreter(version) for version in VERSIONS}
+    return {version: python for version, python in pythons.items() if python is not None}
 
 
-def runs_as(python: Path, version: str) -> bool:
-    command = [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+def interpreter(version: str) -> Path | None:
+    """Return one of pyenv, else that in PATH if it runs: a shim of pyenv is there for versions that are not."""
+    if installed := sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
+        return installed[-1]
+    python = shutil.which(f"python{version}")
+    return Path(python) if python is not None and runs_as(python, version) else None
+
+
+def runs_as(python: str, version: str) -> bool:
+    command = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() == version
 
 

@@ -5,27 +5,40 @@ from collections.abc import Mapping
 import pytest
 
 from interop.kafka_assignors import Question, ask
-from tests.broker.groups.consumer.assigning import assign, check_complete, finished, imbalance, moved, random_group
+from tests.broker.groups.consumer.assigning import (
+    Group,
+    assign,
+    check_complete,
+    finished,
+    imbalance,
+    moved,
+    random_group,
+)
 from warmlog.broker.groups.consumer.assignors import ASSIGNORS
 from warmlog.broker.groups.modern.assignment import Assignment
 from warmlog.broker.groups.share.assignor import assign_shared
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-GROUPS = [random_group(seed) for seed in range(200)]
+SEEDS = range(200)
 
 
-def test_ranges_are_kafkas() -> None:
-    answers = ask(Question("range", group.members, group.topics) for group in GROUPS)
-    for group, answer in zip(GROUPS, answers, strict=True):
+@pytest.fixture(scope="module")
+def groups() -> list[Group]:
+    return [random_group(seed) for seed in SEEDS]
+
+
+def test_ranges_are_kafkas(groups: list[Group]) -> None:
+    answers = ask(Question("range", group.members, group.topics) for group in groups)
+    for group, answer in zip(groups, answers, strict=True):
         assert assign(ASSIGNORS["range"], group) == answer.assigned
 
 
-def test_uniform_assignments_are_as_even_as_kafkas_and_move_no_more() -> None:
+def test_uniform_assignments_are_as_even_as_kafkas_and_move_no_more(groups: list[Group]) -> None:
     """A group with different subscriptions may move a partition more than Kafka's, which other groups make up for."""
-    answers = ask(Question("uniform", group.members, group.topics) for group in GROUPS)
+    answers = ask(Question("uniform", group.members, group.topics) for group in groups)
     ours_moved = kafkas_moved = 0
-    for group, answer in zip(GROUPS, answers, strict=True):
+    for group, answer in zip(groups, answers, strict=True):
         ours = assign(ASSIGNORS["uniform"], group)
         check_complete(group, answer.assigned)
         assert imbalance(ours) <= imbalance(answer.assigned)
@@ -36,10 +49,10 @@ def test_uniform_assignments_are_as_even_as_kafkas_and_move_no_more() -> None:
     assert ours_moved <= kafkas_moved
 
 
-def test_shared_assignments_are_as_even_as_kafkas_and_move_no_more() -> None:
-    answers = ask(Question("simple", group.members, group.topics) for group in GROUPS)
+def test_shared_assignments_are_as_even_as_kafkas_and_move_no_more(groups: list[Group]) -> None:
+    answers = ask(Question("simple", group.members, group.topics) for group in groups)
     ours_moved = kafkas_moved = 0
-    for group, answer in zip(GROUPS, answers, strict=True):
+    for group, answer in zip(groups, answers, strict=True):
         partitions = {topic_id: frozenset(range(topic.partitions)) for topic_id, topic in group.topics.items()}
         ours = finished(assign_shared(group.members, partitions))
         subscribed = {topic_id for member in group.members.values() for topic_id in member.topics}

@@ -7,9 +7,10 @@ from tests.broker.groups.streams.assigning import random_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-GROUPS = [random_group(seed) for seed in range(1000)]
+SEEDS = range(1000)
 
 
 def test_tasks_are_assigned_as_kafka_assigns_them() -> None:
-    for group, answer in zip(GROUPS, ask(GROUPS), strict=True):
+    groups = [random_group(seed) for seed in SEEDS]
+    for group, answer in zip(groups, ask(groups), strict=True):
         assert group.assign() == answer.assigned
