@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,8 +149,13 @@ class Metric(NamedTuple):
     help: str
 
 
-def declared_metrics() -> Iterator[Metric]:
-    """Yield every metric that a module of the broker declares, found in the source by its literal name."""
+@cache
+def declared_metrics() -> tuple[Metric, ...]:
+    """Return every metric that a module of the broker declares, found in the source by its literal name."""
+    return tuple(_declarations())
+
+
+def _declarations() -> Iterator[Metric]:
     kinds = {name: name for name in ("gauge", "counter", "histogram")}
     kinds |= {"CounterFamily": "counter", "HistogramFamily": "histogram"}
     for path in sorted((ROOT / "broker").rglob("*.py")):
