@@ -1,6 +1,7 @@
 """Tables for tests: opened, filled, and read as by programs that know nothing of receipts."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -59,15 +60,23 @@ def files_of(directory: Path, kind: Kind) -> list[str]:
     return [task.file.file_path for task in catalog.load_table("db.orders").scan().plan_files()]
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    """A database in memory for all queries of the process: making one takes much longer than a query."""
+    database = duckdb.connect()
+    database.execute("SET GLOBAL timezone = 'UTC'")
+    database.execute("SET GLOBAL enable_external_file_cache = false")  # tests write files again
+    return database
+
+
 def query(directory: Path, kind: Kind, sql: str) -> list[tuple[Any, ...]]:
     """What DuckDB answers about the table's files, `data`."""
     files = files_of(directory, kind)
     if not files:
         return []
-    with duckdb.connect() as connection:
-        connection.execute("SET timezone = 'UTC'")
+    with _database().cursor() as connection:
         connection.execute(
-            f"CREATE VIEW data AS SELECT * FROM read_parquet({[file.removeprefix('file://') for file in files]!r})"
+            f"CREATE TEMP VIEW data AS SELECT * FROM read_parquet({[file.removeprefix('file://') for file in files]!r})"
         )
         return connection.sql(sql).fetchall()
 
