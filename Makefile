@@ -54,11 +54,13 @@ EXTRAS := .venv/extras
 AUDIT := .venv/audit/installed
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
+LINTS := lint-types lint-docs lint-text lint-imports lint-style
+
 INTEROP_JOBS := interop-tables interop-clients interop-packages interop-spark interop-answers interop-cluster \
 	interop-storage interop-containers
 
 .DELETE_ON_ERROR:
-.PHONY: help setup ui run cluster test simulate lint audit interop spark-classes $(INTEROP_JOBS) stacks sparks bench \
+.PHONY: help setup ui run cluster test simulate lint audit interop spark-classes $(INTEROP_JOBS) $(LINTS) stacks sparks bench \
 	bench-guard figures coverage fixtures docs lock dist clean
 
 help:
@@ -116,13 +118,25 @@ test: setup
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
 
+# Two at once: mypy takes longer than all others together.
 lint: setup
+	@$(MAKE) --no-print-directory -j2 --keep-going --output-sync=target $(LINTS)
+
+lint-types:
+	$(BIN)/mypy
+
+lint-docs:
+	$(SPHINX) -b dummy docs build/docs-check
+
+lint-text:
+	$(BIN)/python -m tests.check_text
+
+lint-imports:
+	$(BIN)/lint-imports
+
+lint-style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python -m tests.check_text
-	$(SPHINX) -b dummy docs build/docs-check
 
 # pip-audit has an environment of its own: its dependencies are none of ours. This is no part of .ci/run, which needs no
 # network, and whose result depends on the commit only.
