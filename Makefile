@@ -110,10 +110,11 @@ cluster: $(INSTALLED)
 	$(BIN)/python deploy/cluster.py $(ARGS)
 
 # In two processes more than there are cores, as tests wait for a third of their time, and at most four: each may start a
-# cluster of its own. Files are kept whole for the fixtures of their modules.
+# cluster of its own. Files are kept whole for the fixtures of their modules, and run in random order: with those that have
+# most tests first, as is the default, the ones that wait for other processes would all be left for the end.
 TESTERS = $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 2)); echo $$((n < 4 ? n : 4)))
 test: setup
-	$(REWRITTEN) $(BIN)/pytest -m "not interop and not stacks" --numprocesses $(TESTERS) --dist loadfile $(ARGS)
+	$(REWRITTEN) $(BIN)/pytest -m "not interop and not stacks" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
