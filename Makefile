@@ -52,6 +52,7 @@ COMPILED := .venv/compiled
 INSTALLED := .venv/installed
 EXTRAS := .venv/extras
 AUDIT := .venv/audit/installed
+REWRITTEN_ONCE := .venv/rewritten
 SOURCES := $(shell find broker protocol -name '*.py*' -not -name '*.py[ci]')
 
 LINTS := lint-types lint-docs lint-text lint-imports lint-style
@@ -113,8 +114,16 @@ cluster: $(INSTALLED)
 # cluster of its own. Files are kept whole for the fixtures of their modules, and run in random order: with those that have
 # most tests first, as is the default, the ones that wait for other processes would all be left for the end.
 TESTERS = $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 2)); echo $$((n < 4 ? n : 4)))
-test: setup
+test: setup $(REWRITTEN_ONCE)
 	$(REWRITTEN) $(BIN)/pytest -m "not interop and not stacks" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Each of the processes would rewrite all modules, as they collect the same ones at the same time. Here each half of them is
+# rewritten once. An error is one of the tests, too.
+COLLECT = $(REWRITTEN) $(BIN)/pytest --collect-only -qq -p no:cacheprovider
+$(REWRITTEN_ONCE): $(EXTRAS) | setup
+	@echo "warmlog: rewriting the assertions of the tests"
+	@$(COLLECT) tests/broker >/dev/null & $(COLLECT) tests --ignore tests/broker >/dev/null; wait
+	@touch $@
 
 simulate: setup
 	$(BIN)/python -m tests.cluster.simulation $(if $(SECONDS),--seconds $(SECONDS)) $(ARGS)
