@@ -69,6 +69,17 @@ def build_offline(target: Path, **environment: str) -> tuple[Path, str]:
     return wheel, output
 
 
+def quick_compiler(path: Path, refused: str = "") -> str:
+    """Write a C compiler that does not optimize, in a third of the time, and return its path.
+
+    `refused`: a pattern of the shell; the compiler fails with any arguments that it matches.
+    """
+    fails = f'case "$*" in {refused}) echo "out of memory" >&2; exit 1;; esac\n' if refused else ""
+    path.write_text(f'#!/bin/sh\n{fails}exec cc "$@" -O0\n')
+    path.chmod(0o755)
+    return str(path)
+
+
 def left_out(output: str) -> list[str]:
     """Return the build's lines about parts that it left out."""
     return re.findall(r"warmlog: (installing without .*)", output)

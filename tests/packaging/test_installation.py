@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from tests.documents import shell_blocks
-from tests.packaging.distribution import INSPECT, PACKAGES, copy_sources, left_out, pip, user_environment
+from tests.packaging.distribution import (
+    INSPECT,
+    PACKAGES,
+    copy_sources,
+    left_out,
+    pip,
+    quick_compiler,
+    user_environment,
+)
 from tests.requires import lacks
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]  # a build compiles for one to three minutes
@@ -109,7 +117,8 @@ def test_an_installation_of_the_checkout_without_a_compiler_is_pure_and_serves(t
 def test_a_wheel_of_the_checkouts_sdist_is_compiled_and_serves(tmp_path: Path, python: Path, sdist: Path) -> None:
     """As `make dist` makes it. A wheel of the checkout itself has the same sources: the image has one."""
     needs_compiler()
-    output = pip("wheel", "--verbose", "--no-deps", "--wheel-dir", str(tmp_path), str(sdist), python=python)
+    options = ["--verbose", "--no-deps", "--wheel-dir", str(tmp_path)]
+    output = pip("wheel", *options, str(sdist), python=python, CC=quick_compiler(tmp_path / "cc"))
     assert left_out(output) == []
     (wheel,) = tmp_path.glob("*.whl")
     pip("install", str(wheel), python=python)

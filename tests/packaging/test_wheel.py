@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.distribution import INSPECT, SERVE, build_offline, left_out, names_in, run_unpacked
+from tests.packaging.distribution import INSPECT, SERVE, build_offline, left_out, names_in, quick_compiler, run_unpacked
 
 THEIRS_FIRST = "import broker, protocol, warmlog\n"
 OURS_FIRST = "import warmlog.testing, warmlog.protocol, warmlog.broker, broker, protocol\n"
@@ -94,10 +94,7 @@ def test_a_build_whose_translators_fail_is_pure(tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.interop  # the same
 def test_a_compiler_that_fails_on_one_module_leaves_out_all_of_mypyc(tmp_path: Path) -> None:
-    compiler = tmp_path / "cc"
-    compiler.write_text('#!/bin/sh\ncase "$*" in *mypyc/*) echo "out of memory" >&2; exit 1;; esac\nexec cc "$@"\n')
-    compiler.chmod(0o755)
-    wheel, output = build_offline(tmp_path, CC=str(compiler))
+    wheel, output = build_offline(tmp_path, CC=quick_compiler(tmp_path / "cc", refused="*mypyc/*"))
     (line,) = left_out(output)
     assert "the modules that mypyc compiles" in line
     assert "the C compiler failed, see above" in line
