@@ -108,7 +108,10 @@ class Offsets:
         return partitions
 
     def growth(self, group: str, requested: Sequence[OffsetToCommit]) -> int:
-        """Return how many more bytes a group would hold with these offsets."""
+        """Return how many more bytes a group would hold at most with these offsets.
+
+        A smaller value does not count against larger ones, because several may be of the same partition.
+        """
         topics = self._groups.get(group, {})
         partitions: dict[int, Committed] = {}
         last: str | None = None
@@ -118,7 +121,7 @@ class Offsets:
             if topic != last:
                 partitions, last = topics.get(topic, {}), topic
             known = partitions.get(each.partition)
-            growth += ENTRY_BYTES + len(each.metadata) - (0 if known is None else held_bytes(known.value))
+            growth += max(0, ENTRY_BYTES + len(each.metadata) - (0 if known is None else held_bytes(known.value)))
         return growth
 
     def remove(self, group: str, topic: str, partition: int, record_offset: int) -> None:

@@ -1,6 +1,6 @@
 """Committed offsets against a model: a deleted topic's are found whatever was committed and removed before."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warmlog.broker.groups.offsets import Offsets, values_of
@@ -49,6 +49,12 @@ COMMITS = st.lists(
 )
 
 
+def commit_of(*metadata: str) -> tuple[str, list[OffsetToCommit]]:
+    """A commit of one partition, as often as there are metadata."""
+    return "g", [OffsetToCommit(topic="orders", partition=0, offset=1, metadata=each) for each in metadata]
+
+
+@example(commits=[commit_of("mmm"), commit_of("", "")], without=set(), stored=8)
 @given(commits=st.lists(st.tuples(GROUPS, COMMITS), max_size=5), without=st.sets(TOPICS), stored=st.integers(0, 8))
 def test_offsets_of_a_commit_are_put_as_one_after_the_other(
     commits: list[tuple[str, list[OffsetToCommit]]], without: set[str], stored: int
