@@ -159,4 +159,7 @@ def parse_ledger(text: str, source: str) -> tuple[tuple[Receipt, ...], Mapping[s
         marks = {name: int(value) for name, value in form.items() if name != "receipts"}
         return tuple(parse_receipt(json.dumps(each), source) for each in form["receipts"]), marks
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PipelineError(f"{source}: its ledger cannot be read: {error!r}") from error
+        raise PipelineError(
+            f"{source}: the ledger {LEDGER_KEY} is damaged ({error!r}): in Iceberg, set the property as an earlier"
+            " metadata file has it; in Delta, restore the version before the last maintenance"
+        ) from error

@@ -17,6 +17,7 @@ from tests.pipeline.lakehouse.test_maintenance import LATER, maintained
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.lakehouse.iceberg.properties import parse_positions
 from warmlog.pipeline.lakehouse.iceberg.table import IcebergTable
+from warmlog.pipeline.lakehouse.ledger import LEDGER_KEY
 from warmlog.pipeline.lakehouse.maintenance.iceberg import IcebergUpkeep
 from warmlog.pipeline.source.offsets import Position
 from warmlog.protocol.partitions import TopicPartition
@@ -197,3 +198,11 @@ def test_a_damaged_property_says_what_to_do(five_commits: DirectoryWriter, tmp_p
         copied(open_in(tmp_path, "iceberg"), options_of(five_commits))
     remove_property(tmp_path)
     assert copied(open_in(tmp_path, "iceberg"), options_of(five_commits)) == []
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"receipts": 1}', '{"whole": "a", "receipts": []}'])
+def test_a_damaged_ledger_says_what_to_do(five_commits: DirectoryWriter, tmp_path: Path, text: str) -> None:
+    with iceberg_table(tmp_path).transaction() as transaction:
+        transaction.set_properties({LEDGER_KEY: text})
+    with pytest.raises(PipelineError, match=r"the ledger warmlog-receipts is damaged .*: in Iceberg, set the property"):
+        audited(tmp_path, "iceberg", options_of(five_commits))

@@ -25,7 +25,8 @@ def check_column(table: str, name: str, actual: Any) -> None:
 
     if actual is None:
         raise PipelineError(
-            f"{table} has no column {name}: add it ({TYPES[name]}), or choose others by -o columns=NAME,..."
+            f"{table} has no column {name}: add it ({TYPES[name]}), or choose others by -o columns=NAME,...;"
+            " decoded rows need the format that they were decoded from (--value-format)"
         )
     if not normal(actual).equals(TYPES[name]):
         raise PipelineError(f"{table}: column {name} is {actual}, and the topic's is {TYPES[name]}")
