@@ -56,7 +56,6 @@ RETRY_S = 1.0  # pause after a failed step
 FULL_DISK_INTERVAL_S = 1.0
 BURST_S = 1.0  # of throttled replication: longer than a fetch waits at the leader, so that no part of the rate is lost
 
-
 logger = logging.getLogger(__name__)
 
 
@@ -110,8 +109,7 @@ class Replicas:
             # A restored store may assign the same epochs again: an epoch counts only if there are records of it.
             offsets = partition.log.offsets
             partition.log.epochs.drop_empty(offsets.log_start_offset, offsets.log_end_offset)
-            topic = partitions.topic(partition.topic)
-            if topic is not None:
+            if (topic := partitions.topic(partition.topic)) is not None:
                 self._adopt(TopicIdPartition(topic.id, partition.index), partition)
         self._lost.update([replica for replica in self._here if partitions.was_cut(*replica)])
         self._lost.update(self._missing())
