@@ -243,6 +243,7 @@ def produce(bootstrap: str, value: bytes) -> None:
     assert producer.flush(LIMIT_S) == 0
 
 
+@pytest.mark.interop  # takes many seconds
 def test_status_names_leaders_that_do_not_mirror(tmp_path: Path, source: Served, cluster: WarmlogNodes) -> None:
     wait_for_topics(cluster)
     node = cluster[2]

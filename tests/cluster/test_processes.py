@@ -91,6 +91,7 @@ def sound(nodes: WarmlogNodes, *, keeps_watermarks: bool = True) -> Iterator[Loa
     assert [history.anomalies() for history in histories.values()] == [[]] * PARTITIONS
 
 
+@pytest.mark.interop  # takes many seconds
 def test_killed_leaders_are_replaced_and_come_back(cluster: WarmlogNodes) -> None:
     with sound(cluster) as load:
         for _ in range(3):

@@ -14,7 +14,7 @@ from tests.broker.cluster.etcd_process import EtcdProcess, etcd
 from tests.broker.cluster.etcd_users import PASSWORD, QUICK_HASHES, USER, Users
 from tests.cluster.load import read_all
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]  # takes many seconds
 LIMIT_S = 30.0
 REFUSED = 2  # the exit status
 PREFIX = "warmlog.cluster.etcd"

@@ -15,7 +15,7 @@ from tests.broker.cluster.etcd_process import etcd
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.messages.common import topic_id_text
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]  # takes many seconds
 LIMIT_S = 60.0
 SHARE, FIRST_WITH_SHARE = 2, 6
 KILLS, WRITES = 4, 30

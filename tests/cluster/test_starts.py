@@ -18,7 +18,7 @@ from tests.broker.cluster.etcd_process import EtcdProcess, etcd, etcdctl
 from tests.cluster.load import read_all
 from warmlog.broker.log.directory.names import CLUSTER_STATE
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]  # takes many seconds
 LIMIT_S = 30.0
 REFUSED = 2  # the exit status
 SETTINGS = {"warmlog.cluster.lease.ms": 2000, "warmlog.stop.timeout.ms": 1000}

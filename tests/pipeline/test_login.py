@@ -111,6 +111,7 @@ def test_rights_that_spark_needs(spark: Any, secured: Secured, transactional: st
         spark.read.format("warmlog").options(**writer, topic="orders").load().count()
 
 
+@pytest.mark.interop  # takes many seconds
 def test_jobs_use_the_login_of_the_command(secured: Secured) -> None:
     common = "--topic", "orders", "--bootstrap", secured.native
     status, shown = run(*secured.login, "pipeline", "compact-report", *common, "--json")

@@ -36,6 +36,8 @@ from warmlog.pipeline.lakehouse.target import open_table
 from warmlog.pipeline.runner import LocalRunner
 from warmlog.pipeline.source.options import COLUMNS, ReadOptions
 
+pytestmark = pytest.mark.interop  # a server of S3, and many seconds
+
 KEYS = {"access_key": "testing", "secret_key": "testing", "region": "us-east-1"}
 
 

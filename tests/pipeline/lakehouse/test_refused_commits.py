@@ -115,6 +115,7 @@ def refusal(directory: Path, kind: Kind, refusing: Path, mode: int, *job: str) -
     return message
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_log_that_cannot_be_written_ends_the_job(writer: DirectoryWriter, tmp_path: Path) -> None:
     open_in(tmp_path, "delta")
     message = refusal(tmp_path, "delta", tmp_path / "delta" / "_delta_log", 0o555)
@@ -123,6 +124,7 @@ def test_a_log_that_cannot_be_written_ends_the_job(writer: DirectoryWriter, tmp_
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
+@pytest.mark.interop  # takes many seconds
 def test_metadata_that_cannot_be_written_ends_the_job(writer: DirectoryWriter, tmp_path: Path) -> None:
     open_in(tmp_path, "iceberg")
     (metadata,) = tmp_path.rglob("metadata")
@@ -132,6 +134,7 @@ def test_metadata_that_cannot_be_written_ends_the_job(writer: DirectoryWriter, t
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
+@pytest.mark.interop  # takes many seconds
 def test_a_catalog_that_cannot_be_written_ends_the_job(writer: DirectoryWriter, tmp_path: Path) -> None:
     open_in(tmp_path, "iceberg")
     message = refusal(tmp_path, "iceberg", tmp_path / "catalog.db", 0o444)
@@ -139,6 +142,7 @@ def test_a_catalog_that_cannot_be_written_ends_the_job(writer: DirectoryWriter, 
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
+@pytest.mark.interop  # takes many seconds
 def test_maintenance_ends_as_jobs_do(writer: DirectoryWriter, kind: Kind, tmp_path: Path) -> None:
     copied(open_in(tmp_path, kind), options_of(writer, maxOffsetsPerTrigger=20))
     refusing, mode = (tmp_path / "catalog.db", 0o444) if kind == "iceberg" else (tmp_path / "delta/_delta_log", 0o555)

@@ -87,7 +87,7 @@ def test_a_flipped_bit_is_noticed_in_what_a_broker_sends(tmp_path: Path) -> None
         assert offsets_from(broker.native) == list(SEGMENT)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, *(pytest.param(count, marks=pytest.mark.interop) for count in (3, 4))])
 def test_wherever_a_reply_ends_damage_counts_once(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`count` batches fit into a reply."""
     with Broker(data_dir=tmp_path) as broker, Client(broker.native) as client:

@@ -46,7 +46,7 @@ def open_below(directory: Path) -> int:
     return sum(link.startswith(str(directory)) for link in links)
 
 
-@pytest.mark.parametrize("limit", [1, 500, 1 << 20])
+@pytest.mark.parametrize("limit", [pytest.param(1, marks=pytest.mark.interop), 500, 1 << 20])
 def test_rows_are_in_order_whether_they_fit_into_memory(limit: int, temporary: Path) -> None:
     given = [(b"%d" % (at * 7919 % 100) if at % 9 else None, at % 3, at) for at in range(4000)]
     sorter = RowSorter(BY_KEY, SCHEMA, SortLimits(bytes=limit))

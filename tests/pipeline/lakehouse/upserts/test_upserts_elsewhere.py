@@ -51,7 +51,9 @@ def keyed(directory: Path) -> list[KeyedWriter]:
     return [KeyedWriter(directory / "data", partition, model=model) for partition in range(2)]
 
 
-@pytest.mark.parametrize("name", ARRANGEMENTS)
+@pytest.mark.parametrize(
+    "name", ["plain", *(pytest.param(name, marks=pytest.mark.interop) for name in ("partitioned", "sorted"))]
+)
 def test_random_updates_and_deletes_leave_the_rows_and_receipts_of_one_process(
     kind: Kind, name: str, elsewhere: Runner, tmp_path: Path
 ) -> None:

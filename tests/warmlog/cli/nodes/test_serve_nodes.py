@@ -33,6 +33,7 @@ from warmlog.cli.nodes.shared_listeners import SharedListeners
 from warmlog.cli.root import root
 
 
+@pytest.mark.interop  # takes many seconds
 def test_nodes_are_one_cluster_that_survives_a_kill_and_a_restart(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with nodes(data, 3) as running:

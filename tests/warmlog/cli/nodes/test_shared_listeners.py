@@ -43,6 +43,7 @@ def stand_still(running: Running, number: int) -> None:
     os.kill(running.node(number), signal.SIGSTOP)
 
 
+@pytest.mark.interop  # takes many seconds
 @pytest.mark.parametrize("harm", [kill, stand_still])
 def test_clients_bootstrap_at_one_address_while_each_node_in_turn_is_dead(
     tmp_path: Path, harm: Callable[[Running, int], None]
