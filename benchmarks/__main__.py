@@ -5,6 +5,7 @@ Workloads are selected by name or pattern (`kafka-*`); by default, all that need
 
 import argparse
 import json
+import os
 import sys
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
@@ -28,6 +29,7 @@ from benchmarks.workloads.live import LIVE_WORKLOADS, STANDING
 from benchmarks.workloads.native import WORKLOADS
 from benchmarks.workloads.nodes import NODES_WORKLOADS
 from benchmarks.workloads.upkeep import UPKEEP_WORKLOADS
+from warmlog.compilation import stale_modules
 
 QUICK_SECONDS = 0.2
 EVERY = (
@@ -96,6 +98,10 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
 def main() -> int:
     """Run the workloads; return 1 if a measurement failed, and with --strict also if a target is missed."""
     chosen = arguments()
+    stale = stale_modules()
+    if stale and not os.environ.get("WARMLOG_PURE"):
+        print(f"{len(stale)} modules changed after they were compiled: run `make setup` first", file=sys.stderr)
+        return 1
     plan = plan_of(chosen)
     outcomes = []
     try:
