@@ -21,12 +21,7 @@ from warmlog.pipeline.jobs.log_ranges import log_extents, splits_of
 from warmlog.pipeline.jobs.table_proof import Proved, Stretch, arrangement_to_check, prove
 from warmlog.pipeline.jobs.table_stretches import PartitionProof, Stretches, TableContents, find_strays
 from warmlog.pipeline.lakehouse.maintenance.history import is_whole
-from warmlog.pipeline.lakehouse.reading import (
-    DataFile,
-    Selection,
-    TableReader,
-    changed_files,
-)
+from warmlog.pipeline.lakehouse.reading import DataFile, Selection, TableReader, changed_files
 from warmlog.pipeline.lakehouse.receipts import Runs
 from warmlog.pipeline.lakehouse.schemas.auditing import ReceiptSchemas, SchemaSources
 from warmlog.pipeline.lakehouse.table import Table

@@ -13,7 +13,7 @@
    be no rows after the position.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -288,20 +288,22 @@ def find_strays(
         topics.setdefault(each.topic, {})[each.partition] = each
     paths = set()
     for topic, known in topics.items():
-        proved = known[min(known)].proved
+        first = min(known)
         for file in files:
-            if file.may_stray(topic, known):
-                try:
-                    count = reader.strays(file, topic, known)
-                except UnreadableFileError:
-                    continue  # reported when its rows are read
-                if count:
-                    paths.add(file.path)
-                    proved.foreign += count
-                    what = (
-                        f"rows without an offset, or in a partition that neither the log nor a receipt has ({count:,})"
-                    )
-                    proved.findings.append(
-                        AuditFinding(topic=topic, partition=min(known), kind="table", what=what, path=file.path)
-                    )
+            count = _strays_in(file, topic, known, reader)
+            if count:
+                paths.add(file.path)
+                known[first].proved.foreign += count
+                what = f"rows without an offset, or in a partition that neither the log nor a receipt has ({count:,})"
+                finding = AuditFinding(topic=topic, partition=first, kind="table", what=what, path=file.path)
+                known[first].proved.findings.append(finding)
     return paths
+
+
+def _strays_in(file: DataFile, topic: str, partitions: Collection[int], reader: TableReader) -> int:
+    if not file.may_stray(topic, partitions):
+        return 0
+    try:
+        return reader.strays(file, topic, partitions)
+    except UnreadableFileError:
+        return 0  # reported when its rows are read
