@@ -30,6 +30,7 @@ from warmlog.broker.net.wire import LOOP_WORK, Wire
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.frame import FrameReader
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError, refuse_size
+from warmlog.protocol.request import ProduceRequest
 from warmlog.protocol.response import ErrorResponse, Response
 
 LARGE_REQUEST_BYTES = 16 << 10  # frame size above which freeing the request may take a millisecond
@@ -101,6 +102,7 @@ class Connection:
         "_decoded",
         "_encoded",
         "_exchanges",
+        "_frame",
         "_leaving",
         "_max_requests",
         "_pacer",
@@ -133,6 +135,7 @@ class Connection:
         self._leaving: list[Exchange] = []  # encoded but not sent
         self._unanswered_requests = 0
         self._unanswered_bytes = 0
+        self._frame: memoryview | None = None  # of the latest request, unless a produce, for `decode_again`
         self.large_frame: memoryview | None = None  # to be decoded by `decode_large`
         self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # its result
         self.large_reply: Exchange | None = None  # head of the queue, to be encoded by `encode_large`
@@ -176,18 +179,36 @@ class Connection:
             return decoded
         frame = self.reader.next_frame()
         if frame is None:
+            self._frame = None
             if self.reader.is_within_frame:
                 self.receiving.begin(max(self.last_received, self.last_sent))
             else:
                 self.receiving.end()
             return None
         self.receiving.end()
+        return self._decode(frame)
+
+    def decode_again(self) -> tuple[Any, Any, int]:
+        """Decode the latest request again, since its topic ids may have got other names. Raises as `next_request`."""
+        assert self._frame is not None
+        return self._decode(self._frame)
+
+    def drop_frame(self) -> None:
+        """Release the frame of the latest request."""
+        self._frame = None
+
+    def _decode(self, frame: memoryview) -> tuple[Any, Any, int]:
         try:
             call, request = self._wire.decode(frame, self.context)
         except LargeMessageError:
             self.large_frame = frame
             raise
+        self._keep(frame, request)
         return call, request, len(frame)
+
+    def _keep(self, frame: memoryview, request: Any) -> None:
+        """Keep the frame for `decode_again`, unless it is a produce: these are large, and never wait."""
+        self._frame = None if isinstance(request, ProduceRequest) else frame
 
     def decode_large(self) -> None:
         """Decode the large frame for the next `next_request`. Slow: call it in a worker thread."""
@@ -196,6 +217,7 @@ class Connection:
         try:
             call, request = self._wire.decode(frame, self.context, NO_LIMIT)
             self._decoded = call, request, len(frame)
+            self._keep(frame, request)
         except ProtocolError as error:
             self._decoded = error.with_traceback(None)  # its traceback refers to this stack frame: a cycle
 

@@ -46,6 +46,7 @@ class RequestHandling:
         "_fetch",
         "_handled",
         "_is_half_closed",
+        "_is_late",
         "_large",
         "_memory",
         "_next",
@@ -89,6 +90,7 @@ class RequestHandling:
         self._pause = Pause(owner, connection, services.turn)
         self._is_half_closed = False  # the peer has closed its side
         self._next: tuple[Any, Any, int] | None = None  # decoded; begun once all earlier replies are sent
+        self._is_late = False  # it has waited for them since it was decoded
         self._handled: Exchange | None = None  # the request being handled; no other is begun until it is answered
         self._fetch: PendingFetch | None = None  # the same request, if it is a pending fetch
         self._waiting: trio.CancelScope | None = None  # its task, if it only waits on the peer's behalf
@@ -235,13 +237,26 @@ class RequestHandling:
     # -- other requests --
 
     def _begin_next(self) -> None:
-        """Begin the next request once all replies before it are sent."""
-        if not self._connection.is_answered:
+        """Begin the next request once all replies before it are sent.
+
+        One that had to wait is decoded again: its topic ids now name other topics if these were deleted and recreated.
+        """
+        connection = self._connection
+        if not connection.is_answered:
+            self._is_late = True
             self._become_due()
             return
         assert self._next is not None
         call, request, size = self._next
         self._next = None
+        if self._is_late:
+            self._is_late = False
+            try:
+                call, request, size = connection.decode_again()
+            except ProtocolError as error:
+                self._refuse(error)
+                return
+        connection.drop_frame()
         exchange = self._handled = self._new_exchange(request.api, call)
         self._connection.count(exchange, size)
         if isinstance(request, FetchRequest):

@@ -22,6 +22,7 @@ from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.pacing import Pacer
 from warmlog.broker.api.records.epochs import EpochsApi
 from warmlog.broker.api.records.offsets import OffsetsApi
+from warmlog.broker.api.topics.topics import TopicsApi
 from warmlog.broker.cluster.values import Member, PartitionState
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.net.listener import Bound, Limits, Listener
@@ -63,15 +64,19 @@ class Serving:
         self, made: Rig, partition: Partition, turn: ServingTurn, addresses: dict[str, str], min_isr: int
     ) -> None:
         self.min_isr = min_isr
-        topic = made.partitions.topic(TOPIC)
-        assert topic is not None
+        self.partitions = made.partitions
         self.partition = partition
         self.log = partition.log
-        self.topic_id = topic.id.bytes
+        self.topic_id = self.id_of(TOPIC)
         self.addresses = addresses
         self.brokers = Brokers()
         self.proposals: list[Proposal] = []
         self._turn = turn
+
+    def id_of(self, name: str) -> bytes:
+        topic = self.partitions.topic(name)
+        assert topic is not None
+        return topic.id.bytes
 
     def lead(self, state: PartitionState) -> None:
         self.log.epochs.assign(state.leader_epoch, self.log.offsets.log_end_offset)
@@ -184,6 +189,7 @@ def _listening(
     )
     sessions = FetchSessions(slots=10, clock=trio.current_time, random=Random(1))
     families = [_Greeting(), OffsetsApi(made.partitions, made.metrics), EpochsApi(made.partitions)]
+    families.append(TopicsApi(made.partitions, NO_QUOTAS))
     producers = Newcomers("producers", "a limit", limit=100, of_connection=10, window_s=1.0, clock=trio.current_time)
     fetches = Fetches(made.partitions, sessions, reads, quotas=NO_QUOTAS)
     dispatcher = Dispatcher(made.partitions, fetches, families, _admit, producers=producers, quotas=NO_QUOTAS)

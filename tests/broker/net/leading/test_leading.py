@@ -49,6 +49,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.lowlevel.checkpoint()
 
 
+async def recreate(one: Serving, name: str) -> bytes:
+    """Replace a topic by a new one of the same name; return the new id."""
+    await one.partitions.delete(name)
+    await one.partitions.create(name, 1, {})
+    return one.id_of(name)
+
+
 async def append(one: Serving, *values: bytes) -> None:
     """Append with acks=1."""
     one.partition.append(batch(*values))
@@ -304,3 +311,37 @@ async def test_a_replica_asks_for_the_log_end(tmp_path: Path) -> None:
         await append(one, b"a")
         assert (await ask_offset(client, -1))["offset"] == 0
         assert (await ask_offset(client, -1, replica_id=1))["offset"] == 1
+
+
+async def test_a_request_that_waits_for_a_produce_does_not_delete_a_new_topic_by_the_id_of_a_former_one(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as one, one.client() as client, one.follower(1) as first, one.follower(2) as second:
+        await one.partitions.create("other", 1, {})
+        former = one.id_of("other")
+        await send_produce(client, b"a")
+        await client.send("DeleteTopics", topics=({"name": None, "topic_id": former},), timeout_ms=LONG_MS)
+        await until(lambda: one.log.offsets.log_end_offset == 1)
+        new = await recreate(one, "other")
+        for follower in (first, second):
+            await follower.fetch(1)
+        assert (await produced(client))["error_code"] == ErrorCode.NONE
+        deleted = (await client.reply())["responses"][0]
+        assert (deleted["error_code"], deleted["topic_id"]) == (ErrorCode.UNKNOWN_TOPIC_ID, former)
+        assert one.id_of("other") == new
+
+
+async def test_a_fetch_that_waits_for_a_produce_reads_no_new_topic_by_the_id_of_a_former_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as one, one.client() as client, one.follower(1) as first, one.follower(2) as second:
+        await one.partitions.create("other", 1, {})
+        requested = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+        await send_produce(client, b"a")
+        topics = ({"topic_id": one.id_of("other"), "partitions": (requested,)},)
+        await client.send("Fetch", 17, max_wait_ms=0, min_bytes=0, max_bytes=1000, session_epoch=-1, topics=topics)
+        await until(lambda: one.log.offsets.log_end_offset == 1)
+        await recreate(one, "other")
+        for follower in (first, second):
+            await follower.fetch(1)
+        await produced(client)
+        partition = (await client.reply())["responses"][0]["partitions"][0]
+        assert partition["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
