@@ -50,13 +50,15 @@ message Order {
 }
 message Event { string name = 1; Order order = 2; message Inner { double x = 1; } }
 """
+STRUCT_NAMES = ("city", "d", "f10", "f9", "h", "i")
+STRUCT = ", ".join(['"a": [1.0]', *(f'"{name}": {{"b": null, "{name}": true}}' for name in STRUCT_NAMES)])
 COLUMNS = (
     *("id", "size", "total", "city", "hash", "state", "items", "tags"),
     *("card", "cash", "rank", "sent", "gift", "extra"),
 )
 FULL = (
     *(7, (1 << 32) - 1, Decimal((1 << 64) - 1), "Ulm", b"ab", "DONE", [{"sku": "a"}], {"x": 1}),
-    *(None, 5, 0, datetime(2026, 1, 2, 12, tzinfo=UTC), False, '{"a": [1.0]}'),
+    *(None, 5, 0, datetime(2026, 1, 2, 12, tzinfo=UTC), False, f"{{{STRUCT}}}"),
 )
 EMPTY = (0, 0, Decimal(0), "", b"", "NEW", [], {}, *[None] * 6)
 
@@ -77,6 +79,8 @@ def full_order() -> Any:
     order.sent.FromDatetime(datetime(2026, 1, 2, 12, tzinfo=UTC))
     order.gift.value = False
     order.extra["a"] = [1]
+    for name in reversed(STRUCT_NAMES):
+        order.extra[name] = {name: True, "b": None}
     return order
 
 

@@ -189,7 +189,7 @@ def _json_of(path: str) -> Read:
 
     def convert(message: Any) -> str:
         try:
-            return str(json_format.MessageToJson(message, indent=None))
+            return str(json_format.MessageToJson(message, indent=None, sort_keys=True))  # the library's order is random
         except Exception as error:  # the library raises several kinds, for NaN and for values that are not set
             raise BadValueError(f"field {path or 'value'} has no JSON text: {error}") from error
 
