@@ -250,10 +250,9 @@ def _branch(names: Mapping[str, str], converts: Mapping[str, Convert], records: 
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        if isinstance(value, tuple):
-            category, value = f"record {value[0]}", value[1]
-        elif isinstance(value, dict):
-            category = single
+        name, value = value if isinstance(value, tuple) else ("", value)  # of a record, or of a type by its name
+        if isinstance(value, dict):
+            category = f"record {name}" if name else single
         else:
             category = _CATEGORIES.get(type(value), "decimal")
         change = converts[category]
