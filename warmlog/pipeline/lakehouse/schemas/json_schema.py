@@ -8,14 +8,15 @@ value fits the type, which follows only from the schema's text:
     object with properties              struct of these, in their order; others that the schema allows are omitted
     object without, or additional ones  map if `additionalProperties` is a schema
     array with items                    list
-    anything else, several types        string with its JSON text, in which numbers are as written
+    anything else, several types,       string with its JSON text, in which numbers are as written
+    further properties by oneOf or then
 
 Source: JSON Schema, draft 4 to 2020-12.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -26,6 +27,8 @@ Convert = Callable[[Any], Any] | None
 Typed = tuple[Any, Any, Convert]
 
 BASE = "json-schema:///schema"  # base URL of relative references
+NO_SIBLINGS = 7  # last draft in which $ref stands for the whole schema
+BRANCHES = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies")
 SHOWN = 200  # maximum length of a validator's message
 _FURTHER_DIGITS = re.compile(r"(\.\d{6})\d+")
 
@@ -72,15 +75,18 @@ class JsonReader:
         """Return the types of a schema. `outer`: references through which it was reached."""
         schema = schema if isinstance(schema, dict) else {}
         if "$ref" in schema:
+            beside = schema.keys() & {"properties", "patternProperties", "items", *BRANCHES}
+            if beside and resolver.lookup("").draft > NO_SIBLINGS:
+                return self._text()
             return self._referred(schema["$ref"], resolver, path, outer)
         alternatives = schema.get("oneOf") or schema.get("anyOf")
         if alternatives and "properties" not in schema:
             others = [each for each in alternatives if not (isinstance(each, dict) and each.get("type") == "null")]
             return _nullable(self._typed(others[0], resolver, path, outer)) if len(others) == 1 else self._text()
         kind = _kind_of(schema)
-        if kind == "object" and "allOf" not in schema:
+        if kind == "object" and not _names_further(schema, schema.get("properties", {}).keys()):
             return self._object(schema, resolver, path, outer)
-        if kind == "array" and isinstance(schema.get("items"), dict):
+        if kind == "array" and isinstance(schema.get("items"), dict) and "prefixItems" not in schema:
             inner, raw, convert = self._typed(schema["items"], resolver, f"{path}[]", outer)
             return list_of(inner), list_of(raw), None if convert is None else _each(convert)
         return self._primitive(kind, schema, path)
@@ -106,9 +112,9 @@ class JsonReader:
             return (
                 pa.struct([pa.field(name, kind) for name, (kind, _, _) in typed.items()]),
                 pa.struct([pa.field(name, raw) for name, (_, raw, _) in typed.items()]),
-                _fields(converts) if converts else None,
+                _fields(converts, path) if converts or "type" not in schema else None,
             )
-        if isinstance(schema.get("additionalProperties"), dict):
+        if "patternProperties" not in schema and isinstance(schema.get("additionalProperties"), dict):
             inner, raw, convert = self._typed(schema["additionalProperties"], resolver, f"{path}[]", outer)
             return map_of(pa.string(), inner), map_of(pa.string(), raw), None if convert is None else _values(convert)
         return self._text()
@@ -130,6 +136,23 @@ class JsonReader:
 
         self._has_text = True
         return pa.string(), pa.string(), _text_of
+
+
+def _names_further(schema: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Return whether branches of a schema may name properties other than these."""
+    if "allOf" in schema:
+        return True
+    for name in BRANCHES:
+        inner = schema.get(name, ())
+        parts = inner.values() if isinstance(inner, dict) and name.startswith("depend") else inner
+        for part in parts if isinstance(parts, Collection) and not isinstance(parts, dict) else [parts]:
+            if isinstance(part, dict) and (
+                part.keys() & {"$ref", "$dynamicRef", "patternProperties"}
+                or any(each not in known for each in part.get("properties", ()))
+                or _names_further(part, known)
+            ):
+                return True
+    return False
 
 
 def _kind_of(schema: Any) -> str | None:
@@ -193,10 +216,12 @@ def _values(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda values: None if values is None else {name: convert(value) for name, value in values.items()}
 
 
-def _fields(converts: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+def _fields(converts: Mapping[str, Callable[[Any], Any]], path: str) -> Callable[[Any], Any]:
     def convert(record: Any) -> Any:
         if record is None:
             return None
+        if not isinstance(record, dict):  # a schema without a type allows it
+            raise BadValueError(f"field {path or 'value'} is not an object")
         return {**record, **{name: change(record[name]) for name, change in converts.items() if name in record}}
 
     return convert
