@@ -40,10 +40,20 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+def has_equality_deletes(error: Exception) -> bool:
+    """Return whether pyiceberg refuses to read a table because another program has written equality deletes."""
+    return isinstance(error, ValueError) and "equality deletes" in str(error)
+
+
 def reason(error: Exception) -> str:
     """Return what to say of an error: a line. For a lock of Hive, say how it ends; pyiceberg names a number only."""
     from pyiceberg.exceptions import WaitingForLockException
 
+    if has_equality_deletes(error):
+        return (
+            "another program has deleted rows by equality deletes, which pyiceberg does not read: rewrite the files"
+            " first (rewrite_data_files of Iceberg with delete-file-threshold 1), or roll the table back"
+        )
     if not isinstance(error.__cause__, WaitingForLockException):
         return first_line(error)
     return (

@@ -31,7 +31,7 @@ from warmlog.pipeline.lakehouse.iceberg.entries import (
     partition_of,
     with_ids,
 )
-from warmlog.pipeline.lakehouse.iceberg.errors import first_line, is_permanent, reason
+from warmlog.pipeline.lakehouse.iceberg.errors import first_line, has_equality_deletes, is_permanent, reason
 from warmlog.pipeline.lakehouse.iceberg.files import IcebergFiles
 from warmlog.pipeline.lakehouse.iceberg.history import NO_SNAPSHOT, History
 from warmlog.pipeline.lakehouse.iceberg.properties import parse_positions, positions_text
@@ -223,7 +223,8 @@ class IcebergTable:
             selected_fields=("offset",),
             limit=1,
         )
-        return bool(scan.to_arrow().num_rows)
+        with self._errors():
+            return bool(scan.to_arrow().num_rows)
 
     def store(self) -> FileStore:
         """Return the store that tasks write files to."""
@@ -384,7 +385,8 @@ class IcebergTable:
         except (PipelineError, OSError):
             raise
         except Exception as error:
-            raise UnavailableError(f"{self._identifier}: {reason(error)}") from error
+            kind = PipelineError if has_equality_deletes(error) else UnavailableError
+            raise kind(f"{self._identifier}: {reason(error)}") from error
 
 
 def _arrow_field(iceberg_field: Any) -> Any:
