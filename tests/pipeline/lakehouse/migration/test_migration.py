@@ -274,6 +274,12 @@ def test_a_commit_that_disagrees_with_its_batch_is_named(hours: StoredArchive) -
         ({"partition_by": "day"}, "has other columns or another partitioning than the first commit"),
         ({"partition_by": "week"}, r"is not a commit of an archive \(partitioned by week\)"),
         ({"columns": ["offset"]}, "has other columns or another partitioning"),
+        ({"columns": ["offset", 1.5]}, r"is not a commit of an archive \(a text or a number is none\)"),
+        ({"columns": ["offset", "colour"]}, r"is not a commit of an archive \(columns offset, colour\)"),
+        ({"files": [1.5]}, r"is not a commit of an archive \(a text or a number is none\)"),
+        ({"lost_offsets": {}}, r"is not a commit of an archive \(a text or a number is none\)"),
+        ({"topic_ids": {"orders": "8Q"}}, r"is not a commit of an archive \(topic id 8Q\)"),
+        ({"spans": {"orders": {"0": [5, 10**30]}}}, rf"is not a commit of an archive \(offsets 5 to {10**30}\)"),
     ):
         edited(hours, **values)
         with pytest.raises(PipelineError, match=rf"2/_commit\.json {reason}"):

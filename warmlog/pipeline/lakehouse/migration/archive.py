@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,12 +24,15 @@ from typing import Any, TypeAlias
 
 from warmlog.pipeline.errors import PipelineError
 from warmlog.pipeline.source.offsets import Position
+from warmlog.pipeline.source.options import COLUMNS
 from warmlog.protocol.partitions import TopicPartition
+from warmlog.protocol.records.record import MAX_INT64
 
 COMMIT = "_commit.json"
 LOCK = "_lock"
 RUN = ".run-"
 TABLE_LOG = "_delta_log"
+TOPIC_ID_BYTES = 16
 _BATCH = re.compile(r"batch=(\d+)")
 
 Spans: TypeAlias = Mapping[str, Mapping[str, tuple[int, int]]]
@@ -125,6 +129,19 @@ def _commit_of(form: dict[str, Any]) -> ArchiveCommit:
     }
     lists = {name: tuple(form[name]) for name in ("columns", "damaged", "files")}
     commit = ArchiveCommit(**{**form, **lists, "spans": spans})
+    texts = (*commit.columns, *commit.damaged, *commit.files, *commit.topic_ids.values())
+    epochs = (epoch for listed in commit.leader_epochs.values() for epoch in listed.values())
+    numbers = (commit.number, commit.rows, commit.lost_offsets, *epochs)
+    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
+        raise ValueError("a text or a number is none")
+    for first, end in (span for listed in spans.values() for span in listed.values()):
+        if not 0 <= first <= end <= MAX_INT64:
+            raise ValueError(f"offsets {first} to {end}")
+    if not set(commit.columns) <= set(COLUMNS):
+        raise ValueError(f"columns {', '.join(commit.columns)}")
+    for topic_id in commit.topic_ids.values():
+        if len(urlsafe_b64decode(f"{topic_id}==")) != TOPIC_ID_BYTES:
+            raise ValueError(f"topic id {topic_id}")
     if commit.partition_by not in {"none", "day", "hour"}:
         raise ValueError(f"partitioned by {commit.partition_by}")
     commit.positions()  # reads all fields
