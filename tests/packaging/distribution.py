@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,27 @@ NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.so", "_*.c")
 OURS = ("PYTHONPATH", "WARMLOG_PURE", "WARMLOG_COMPILED", "CC", "CFLAGS")
 #: `--no-compile`, of which pip reads the opposite in the environment: byte code is written only of what is imported.
 QUICK = {"PIP_NO_COMPILE": "0"}
+WORK = Path("build", f"compiled-{sys.implementation.cache_tag}")
+RUNTIME = Path(sysconfig.get_path("platlib"), "mypyc", "lib-rt")
+#: In the shell of a compiler: copy the object of `cc ... -IDIRECTORY/lib-rt ... -c SOURCE -o OBJECT ...` if the
+#: checkout has the same source and, for mypyc, the same headers of all modules and of mypyc.
+REUSE = f"""
+for argument; do
+    case "$before" in -c) source=$argument;; -o) object=$argument;; esac
+    case "$argument" in -I*/lib-rt) runtime=${{argument#-I}};; esac
+    before=$argument
+done
+kept='{ROOT}'/{WORK}/objects/${{source%.c}}.o
+same() {{ diff -qr -x '*.c' -x __pycache__ "$@" >/dev/null; }}
+if [ "$kept" -nt '{ROOT}'/"$source" ] && cmp -s '{ROOT}'/"$source" "$source"; then
+    case "$source" in
+        */cython/*) exec cp "$kept" "$object";;
+        */mypyc/*) if same '{ROOT}'/{WORK}/mypyc {WORK}/mypyc && same '{RUNTIME}' "$runtime"; then
+            exec cp "$kept" "$object"
+        fi;;
+    esac
+fi
+"""
 #: Prints whether the record codec and the modules of mypyc are compiled, and where they were imported from.
 INSPECT = """
 from warmlog.broker.log.appends import appender
@@ -70,12 +92,13 @@ def build_offline(target: Path, **environment: str) -> tuple[Path, str]:
 
 
 def quick_compiler(path: Path, refused: str = "") -> str:
-    """Write a C compiler that does not optimize, in a third of the time, and return its path.
+    """Write a C compiler that does not optimize, and return its path.
 
-    `refused`: a pattern of the shell; the compiler fails with any arguments that it matches.
+    It copies the object that `make setup` has compiled of the same code, with the same headers. `refused`: a pattern of
+    the shell; the compiler fails with any arguments that it matches.
     """
     fails = f'case "$*" in {refused}) echo "out of memory" >&2; exit 1;; esac\n' if refused else ""
-    path.write_text(f'#!/bin/sh\n{fails}exec cc "$@" -O0\n')
+    path.write_text(f"#!/bin/sh\n{fails}{REUSE}" + 'exec cc "$@" -O0\n')
     path.chmod(0o755)
     return str(path)
 
