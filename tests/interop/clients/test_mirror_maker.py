@@ -27,7 +27,8 @@ RETENTION_MS = "3153600000001"  # a hundred years: the records here are old
 START_LIMIT_S = 120  # its workers join a group each, one after the other, before anything is copied
 STEP_S = 1.0
 
-#: All of a mirror's periods are as short as they can be; replication factors are those of one broker.
+#: All of a mirror's periods are as short as they can be; replication factors are those of one broker. Its workers load
+#: plugins that are declared as services; by default, each of them scans every class of every jar as well.
 MIRROR = """
 clusters=source,target
 source.bootstrap.servers={source}
@@ -51,6 +52,8 @@ offset.storage.replication.factor=1
 status.storage.replication.factor=1
 config.storage.replication.factor=1
 offset.flush.interval.ms=1000
+source.plugin.discovery=service_load
+target.plugin.discovery=service_load
 """
 
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]

@@ -65,6 +65,7 @@ public final class FileSource {
         settings.put("group.id", name);
         settings.put("exactly.once.source.support", "enabled");
         settings.put("listeners", "http://127.0.0.1:0");
+        settings.put("plugin.discovery", "service_load"); // by default it scans every class of every jar
         settings.put("key.converter", PLAIN);
         settings.put("value.converter", PLAIN);
         settings.put("session.timeout.ms", "3000");
