@@ -61,10 +61,18 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that has pip and nothing else. Read only."""
+    path = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(path, with_pip=True, symlinks=True)
+    return path
+
+
 @pytest.fixture
-def python(tmp_path: Path) -> Path:
-    """The interpreter of a new environment that has pip and nothing else."""
-    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+def python(tmp_path: Path, environment: Path) -> Path:
+    """The interpreter of a copy of it: only scripts, which are not run, contain its path."""
+    shutil.copytree(environment, tmp_path / "venv", symlinks=True)
     return tmp_path / "venv" / "bin" / "python"
 
 

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def test_pyright_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    pip("install", "pyright", python=tmp_path / "venv" / "bin" / "python")
+    venv.create(tmp_path / "venv")
+    pip("--python", str(tmp_path / "venv"), "install", "pyright")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     settings = {"include": [program.name], "extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}

@@ -63,9 +63,9 @@ def test_what_the_pages_show_runs(tmp_path: Path, version: str, python: Path) ->
     source = copy_sources(tmp_path / "source")
     pip("wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(source), python=python, CC="false")
     (wheel,) = tmp_path.glob("*.whl")
-    run(tmp_path, python, "-m", "venv", tmp_path / "venv")
+    run(tmp_path, python, "-m", "venv", "--without-pip", tmp_path / "venv")
     inside = tmp_path / "venv" / "bin" / "python"
-    pip("install", str(wheel), "pytest", "confluent-kafka", python=inside)
+    pip("--python", str(inside), "install", str(wheel), "pytest", "confluent-kafka", python=python)
 
     project = tmp_path / "project"
     for name in ("broker", "protocol"):
