@@ -8,7 +8,8 @@ after half of the limit, and the loop itself logs the stall when it ends:
 
 While the loop is idle the thread samples less often, so the stack of a short stall may be missing. Sampling needs the
 GIL. If the thread could not get it, the loop was inside the kernel or compiled code without releasing the GIL, for
-example in a page fault in a mapping, and that is logged instead. If the stall cannot be attributed to a request either,
+example in a page fault in a mapping, and that is logged instead. Where the loop was ready to run for most of a stall,
+while the processors were busy with other threads, the log says so: nothing held it then. If the stall cannot be attributed to a request either,
 a trio instrument names each task step for the next minute, so that the next such stall has a name.
 """
 
@@ -30,6 +31,7 @@ from trio.lowlevel import Task
 
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.metrics.requests import LoopClock, wall_clock_ms
+from warmlog.broker.metrics.run_delay import RunDelay
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         self._unlogged = 0
         self._ended = threading.Event()
         self._names = _TaskNames(self.begin)
+        self._run_delay: RunDelay | None = None  # of the loop's thread, while watching
+        self._delayed_s = 0.0  # as the thread read it last before a stall
 
     def declare(self, metrics: Metrics) -> None:
         """Declare the metric of stalls."""
@@ -86,6 +90,8 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         if not self._sample_s:
             yield
             return
+        self._run_delay = RunDelay(threading.get_native_id())
+        self._delayed_s = self._run_delay.seconds()
         thread = threading.Thread(target=self._sample_periodically, args=(threading.get_ident(),), daemon=True)
         thread.start()
         self.begin("")  # discard the time up to here: startup stalled the loop before there were clients
@@ -97,6 +103,7 @@ class LoopGuard(LoopClock, trio.abc.Clock):
             self._names.stop()
             self._ended.set()
             thread.join()
+            self._run_delay.close()
 
     def _log_stall(self, since: float, now: float) -> None:
         if not self._is_watching:
@@ -106,17 +113,31 @@ class LoopGuard(LoopClock, trio.abc.Clock):
         if now < self._next_log_at:
             return
         began_at, stack = self._sample
+        delayed_s = self._delay_of(now - since)
+        is_delayed = delayed_s > (now - since) / 2
         if began_at != since:
-            is_unsampled = self.is_quiet and now - since < 2 * QUIET_FACTOR * self._sample_s
-            stack = "no stack was sampled, the loop had been idle" if is_unsampled else "without releasing the GIL"
-            if not self.doing and not is_unsampled:
+            stack = "without releasing the GIL"
+            if self.is_quiet and now - since < 2 * QUIET_FACTOR * self._sample_s:
+                stack = "no stack was sampled, the loop had been idle"
+            elif is_delayed:
+                stack = "no stack was sampled"
+            elif not self.doing:
                 self._names.enable_until(now + NAMING_S)
+        if is_delayed:
+            stack += f"; for {delayed_s * 1e3:.0f} ms of it, it waited for a processor that others used"
         by = f" by {self.doing}" if self.doing else ""
         more = f" ({self._unlogged - 1} more not logged)" if self._unlogged > 1 else ""
         logger.warning("the event loop was held for %.0f ms%s: %s%s", (now - since) * 1e3, by, stack, more)
         self.recent.append(Stall(wall_clock_ms(), now - since, str(self.doing), stack))
         self._unlogged = 0
         self._next_log_at = now + LOG_INTERVAL_S
+
+    def _delay_of(self, stall_s: float) -> float:
+        """Return for how much of a stall that just ended the loop was ready to run."""
+        if self._run_delay is None:
+            return 0.0
+        before_s, self._delayed_s = self._delayed_s, self._run_delay.seconds()
+        return min(self._delayed_s - before_s, stall_s)
 
     # -- the thread --
 
@@ -130,7 +151,10 @@ class LoopGuard(LoopClock, trio.abc.Clock):
             asleep = 0 if self.is_awake else asleep + 1
             self.is_quiet = asleep >= QUIET_SAMPLES
             began_at = self.began_at
-            if asleep or began_at == self._sample[0] or perf_counter() - began_at < self._sample_s:
+            is_held = not asleep and perf_counter() - began_at >= self._sample_s
+            if not is_held and self._run_delay is not None:
+                self._delayed_s = self._run_delay.seconds()
+            if not is_held or began_at == self._sample[0]:
                 continue
             frame = sys._current_frames().get(loop_thread)  # noqa: SLF001  # documented despite its name
             if frame is not None:

@@ -1,11 +1,14 @@
 """Stalls of the event loop are logged with their cause, at a limited rate."""
 
 import logging
+import os
+import re
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ import trio.lowlevel
 
 from tests.broker.clients import running
 from warmlog.broker.metrics.loop_guard import LoopGuard
+from warmlog.broker.metrics.run_delay import RunDelay
 
 LIMIT_S = 0.02  # the fixture's
 
@@ -75,6 +79,7 @@ async def test_who_keeps_the_gil_has_a_name_the_second_time(
 ) -> None:
     monkeypatch.setattr("warmlog.broker.metrics.loop_guard.LOG_INTERVAL_S", 0.0)
     monkeypatch.setattr(sys, "_current_frames", dict)  # as if the thread that looks never got it
+    monkeypatch.setattr(RunDelay, "seconds", lambda _: 0.0)  # however busy the machine is
     async with watching(guard):
         for _ in range(2):
             async with trio.open_nursery() as nursery:
@@ -82,6 +87,32 @@ async def test_who_keeps_the_gil_has_a_name_the_second_time(
     first, second = caplog.messages
     assert first.endswith(" ms: without releasing the GIL")
     assert "by tests.broker.metrics.test_loop_guard.one_that_keeps_the_gil: without releasing the GIL" in second
+
+
+@contextmanager
+def crowded_processor() -> Iterator[None]:
+    """Let this thread share one processor with busy processes."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    others = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(4)]
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.usefixtures("logs_each_stall")
+async def test_who_waits_for_a_processor_is_not_blamed(guard: LoopGuard, caplog: pytest.LogCaptureFixture) -> None:
+    async with watching(guard):
+        with crowded_processor(), trio.fail_after(60):
+            while "it waited for a processor that others used" not in caplog.text:
+                hold_it()
+                await trio.lowlevel.checkpoint()
+    (line, *_) = [line for line in caplog.messages if "waited" in line]
+    assert re.search(r" held for \d+ ms: .+; for \d+ ms of it, it waited", line)
 
 
 @pytest.mark.parametrize("guard", [60], indirect=True)
@@ -150,6 +181,7 @@ async def test_a_short_stall_after_a_long_sleep_is_logged_without_a_stack(
     guard: LoopGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sleeping loop is sampled less often: without a sample, the log must not blame the GIL."""
+    monkeypatch.setattr(RunDelay, "seconds", lambda _: 0.0)  # however busy the machine is
     monkeypatch.setattr("warmlog.broker.metrics.loop_guard.QUIET_SAMPLES", 1)
     monkeypatch.setattr("warmlog.broker.metrics.loop_guard.QUIET_FACTOR", 1_000_000)
     async with watching(guard):
