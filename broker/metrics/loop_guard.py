@@ -8,9 +8,9 @@ after half of the limit, and the loop itself logs the stall when it ends:
 
 While the loop is idle the thread samples less often, so the stack of a short stall may be missing. Sampling needs the
 GIL. If the thread could not get it, the loop was inside the kernel or compiled code without releasing the GIL, for
-example in a page fault in a mapping, and that is logged instead. Where the loop was ready to run for most of a stall,
-while the processors were busy with other threads, the log says so: nothing held it then. If the stall cannot be attributed to a request either,
-a trio instrument names each task step for the next minute, so that the next such stall has a name.
+example in a page fault in a mapping, and that is logged instead. If the stall cannot be attributed to a request either,
+a trio instrument names each task step for the next minute, so that the next such stall has a name. Where the loop was
+ready to run for most of a stall, while the processors were busy with other threads, the log says that as well.
 """
 
 import logging

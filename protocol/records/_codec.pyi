@@ -1,7 +1,7 @@
 # The compiled version of `record` and `received`; `codec` documents `accept_batch`.
 
 from warmlog.protocol.records.layout import BatchHeader
-from warmlog.protocol.records.received import is_plain_batch as is_plain_batch
+from warmlog.protocol.records.received import plain_batch_producer as plain_batch_producer
 from warmlog.protocol.records.received import stamped_batch as stamped_batch
 from warmlog.protocol.records.record import Buffer
 from warmlog.protocol.records.record import RecordEncoder as RecordEncoder

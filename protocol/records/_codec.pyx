@@ -247,12 +247,16 @@ cdef inline bint is_plain(const uint8_t *at, Py_ssize_t size) noexcept nogil:
     return not int16_at(at + 21) & (UNUSUAL_BITS | TRANSACTIONAL_BIT)
 
 
-def is_plain_batch(records):
+def plain_batch_producer(records):
     cdef Py_buffer view
+    cdef const uint8_t *at
+    cdef object producer_id = None
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
-    cdef bint is_plain_records = is_plain(<const uint8_t *>view.buf, view.len)
+    at = <const uint8_t *>view.buf
+    if is_plain(at, view.len):
+        producer_id = int64_at(at + 43)
     PyBuffer_Release(&view)
-    return is_plain_records
+    return producer_id
 
 
 def stamped_batch(records, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, int32_t leader_epoch):

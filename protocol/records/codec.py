@@ -16,10 +16,10 @@ __all__ = [
     "accept_batch",
     "compiled",
     "decode_records",
-    "is_plain_batch",
     "java_hash",
     "missing",
     "murmur2",
+    "plain_batch_producer",
     "rows_by_partition",
     "scan_records",
     "stamped_batch",
@@ -47,7 +47,7 @@ compiled, missing = _load_compiled()
 accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
 if TYPE_CHECKING or not compiled:
-    from warmlog.protocol.records.received import is_plain_batch, stamped_batch
+    from warmlog.protocol.records.received import plain_batch_producer, stamped_batch
     from warmlog.protocol.records.record import (
         RecordEncoder,
         decode_records,
@@ -62,9 +62,9 @@ else:
         RecordEncoder,
         accept_batch,
         decode_records,
-        is_plain_batch,
         java_hash,
         murmur2,
+        plain_batch_producer,
         rows_by_partition,
         scan_records,
         stamped_batch,

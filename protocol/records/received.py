@@ -13,6 +13,7 @@ from warmlog.protocol.records.layout import (
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    PRODUCER_ID_POSITION,
     STAMPED_SIZE,
     TRANSACTIONAL_BIT,
     UNUSUAL_BITS,
@@ -25,18 +26,22 @@ MAX_COPIED_SIZE: Final = 2048
 _LENGTH: Final = Struct(">i")
 _START: Final = Struct(">qii")
 _ATTRIBUTES: Final = Struct(">h")
+_PRODUCER_ID: Final = Struct(">q")
 
 
-def is_plain_batch(records: Buffer) -> bool:
-    """Return whether the size fits one batch of the current format that is uncompressed and not transactional.
+def plain_batch_producer(records: Buffer) -> int | None:
+    """Return the producer id (-1: none) of one batch of the current format that is uncompressed and not transactional.
 
-    Nothing else of the batch is validated.
+    Returns None for anything else, also if the size does not fit. Nothing else of the batch is validated.
     """
     if len(records) < HEADER_SIZE or records[MAGIC_POSITION] != MAGIC:
-        return False
+        return None
     length: int = _LENGTH.unpack_from(records, BATCH_LENGTH_POSITION)[0]
     attributes: int = _ATTRIBUTES.unpack_from(records, ATTRIBUTES_POSITION)[0]
-    return length + LOG_OVERHEAD == len(records) and not attributes & (UNUSUAL_BITS | TRANSACTIONAL_BIT)
+    if length + LOG_OVERHEAD != len(records) or attributes & (UNUSUAL_BITS | TRANSACTIONAL_BIT):
+        return None
+    producer_id: int = _PRODUCER_ID.unpack_from(records, PRODUCER_ID_POSITION)[0]
+    return producer_id
 
 
 def stamped_batch(records: memoryview, start: int, end: int, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:

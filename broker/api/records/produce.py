@@ -36,7 +36,7 @@ from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.protocol.errors import ErrorCode, InvalidRecordError, RecordsRefusedError, UnsupportedCompressionError
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.records.batch import batch_spans, read_header
-from warmlog.protocol.records.codec import is_plain_batch
+from warmlog.protocol.records.codec import plain_batch_producer
 from warmlog.protocol.records.layout import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -155,8 +155,8 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions, pro
     """
     if len(request.partitions) > PIECE:
         return None
-    is_plain = all(is_plain_batch(requested.records) for requested in request.partitions)
-    if not is_plain and not request.is_transactional and any(map(has_transaction, request.partitions)):
+    producer_ids = [plain_batch_producer(requested.records) for requested in request.partitions]
+    if None in producer_ids and not request.is_transactional and any(map(has_transaction, request.partitions)):
         return Produce(request.acks, [_without_transaction(requested) for requested in request.partitions])
     served = partitions.served
     local = [served.get((requested.topic, requested.partition)) for requested in request.partitions]
@@ -164,10 +164,10 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions, pro
         return None
     if None in local and any(_is_new(requested.topic, partitions) for requested in request.partitions):
         return None
-    terms = _Terms(request, context, partitions, producers, is_plain=is_plain)
+    terms = _Terms(request, context, partitions, producers)
     entries: list[Append | ProducedPartition] = []
     for number, requested in enumerate(request.partitions):
-        entries.append(terms.queue(requested, local[number]))
+        entries.append(terms.queue(requested, local[number], producer_ids[number]))
     return Produce(request.acks, entries)
 
 
@@ -202,7 +202,9 @@ async def begin_in_pieces(
     entries: list[Append | ProducedPartition] = []
     for start in range(0, len(request.partitions), PIECE):
         piece = request.partitions[start : start + PIECE]
-        entries += [terms.queue(requested, served.get((requested.topic, requested.partition))) for requested in piece]
+        for requested in piece:
+            partition = served.get((requested.topic, requested.partition))
+            entries.append(terms.queue(requested, partition, plain_batch_producer(requested.records)))
         write()
         await context.checkpoint()
     return Produce(request.acks, entries)
@@ -229,35 +231,17 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
 
 
 class _Terms:
-    """The fields of a request that apply to each of its batches; `is_plain` if `is_plain_batch` is true of them all."""
+    """The fields of a request that apply to each of its batches."""
 
-    __slots__ = (
-        "_is_plain",
-        "_knows_zstd",
-        "_must_be_one_batch",
-        "_partitions",
-        "_producers",
-        "_request",
-        "_session",
-        "admission",
-    )
+    __slots__ = ("_partitions", "_producers", "_request", "_session", "admission")
 
     def __init__(
-        self,
-        request: ProduceRequest,
-        context: Context,
-        partitions: Partitions,
-        producers: Newcomers,
-        *,
-        is_plain: bool = False,
+        self, request: ProduceRequest, context: Context, partitions: Partitions, producers: Newcomers
     ) -> None:
         self._request = request
         self._partitions = partitions
         self._producers = producers
         self._session = context.session
-        self._is_plain = is_plain
-        self._must_be_one_batch = request.is_one_batch_each and not is_plain
-        self._knows_zstd = is_plain or request.knows_zstd
         self.admission: Admission | None = None
 
     def _append(self, partition: Partition, records: memoryview, guard: int) -> Append:
@@ -266,8 +250,13 @@ class _Terms:
         replicas_ms = request.timeout_ms if request.acks == ACKS_ALL else LOCAL
         return partition.append(records, guard=guard, replicas_ms=replicas_ms, source=self._session)
 
-    def queue(self, requested: PartitionRecords, partition: Partition | None) -> Append | ProducedPartition:
-        """Validate and queue the records of a partition, or return the error for the client."""
+    def queue(
+        self, requested: PartitionRecords, partition: Partition | None, producer_id: int | None
+    ) -> Append | ProducedPartition:
+        """Validate and queue the records of a partition, or return the error for the client.
+
+        `producer_id`: what `plain_batch_producer` returned for them.
+        """
         try:
             is_open = requested.topic not in INTERNAL_TOPICS if partition is None else not partition.is_internal
             if not is_open and not self._may_write_internal(requested.topic):
@@ -278,11 +267,10 @@ class _Terms:
                 raise mirrored_error(requested.topic, partition.mirror_of)
             records = requested.records
             guard = 0 if self.admission is None else _guard(self.admission, requested, partition)
-            if self._must_be_one_batch:
-                _check_one_batch(records)
-            if not self._knows_zstd:
-                _refuse_zstd(records)
-            self._admit_producers(records, partition)
+            if producer_id is None:
+                self._check_unusual(records, partition)
+            elif producer_id >= 0:
+                self._admit(producer_id, partition)
             is_alone = partition.appends.replication is None
             if is_alone:
                 return partition.append(records, guard=guard, source=self._session)
@@ -297,16 +285,24 @@ class _Terms:
         client_id = self._session.client_id
         return self._partitions.catalog.is_peer(client_id) if topic == AUDIT_TOPIC else client_id == ADMIN_CLIENT_ID
 
-    def _admit_producers(self, records: memoryview, partition: Partition) -> None:
-        """Raise RequestError for a batch of a producer that is unknown to the log, if it may not be introduced.
+    def _check_unusual(self, records: memoryview, partition: Partition) -> None:
+        """Raise NotOneBatchError, UnsupportedCompressionError, RequestError for records that are not a plain batch.
 
         Damaged batches pass: the log refuses them.
         """
-        positions = (0,) if self._is_plain else [position for position, _ in batch_spans(records)]
-        for position in positions:
+        if self._request.is_one_batch_each:
+            _check_one_batch(records)
+        if not self._request.knows_zstd:
+            _refuse_zstd(records)
+        for position, _ in batch_spans(records):
             producer_id: int = _PRODUCER_ID.unpack_from(records, position + PRODUCER_ID_POSITION)[0]
-            if producer_id >= 0 and partition.log.producers.latest(producer_id) is None:
-                self._producers.admit(self._session, producer_id)
+            if producer_id >= 0:
+                self._admit(producer_id, partition)
+
+    def _admit(self, producer_id: int, partition: Partition) -> None:
+        """Raise RequestError for a producer that is unknown to the log, if it may not be introduced."""
+        if partition.log.producers.latest(producer_id) is None:
+            self._producers.admit(self._session, producer_id)
 
 
 def _guard(admission: Admission, requested: PartitionRecords, partition: Partition) -> int:

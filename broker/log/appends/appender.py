@@ -328,7 +328,10 @@ class Appender:
     def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
         """Return the transaction index entries of the transactions that these appends abort."""
         aborted: list[AbortedTransaction] = []
-        if not any(each.effects is not None for each in planned):
+        for each in planned:
+            if each.effects is not None:
+                break
+        else:
             return aborted
         opened = dict(self._state.producers.open_transactions)  # ordered by first offset
         for each in planned:

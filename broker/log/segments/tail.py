@@ -44,6 +44,8 @@ class IndexEntries(NamedTuple):
 
 def joined(entries: Sequence[IndexEntries]) -> IndexEntries:
     """Concatenate the entries of several batches."""
+    if len(entries) == 1:
+        return entries[0]
     return IndexEntries(b"".join(each.offset_index for each in entries), b"".join(each.time_index for each in entries))
 
 

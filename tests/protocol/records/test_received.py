@@ -27,27 +27,33 @@ def variant(request: pytest.FixtureRequest) -> ModuleType:
 
 def test_one_uncompressed_batch_outside_transactions_is_plain(variant: ModuleType) -> None:
     for data in (SMALL, LARGE, bytearray(SMALL), memoryview(SMALL)):
-        assert variant.is_plain_batch(data)
+        assert variant.plain_batch_producer(data) == -1
 
 
 @pytest.mark.parametrize("attributes", [0, 1, 4, 7, 0x08, 0x10, 0x20, 0x40, 0x18, 0x4000, -0x8000])
 def test_a_codec_a_transaction_and_bits_of_the_broker_are_not_plain(variant: ModuleType, attributes: int) -> None:
     data = batch(record(), attributes=attributes)
-    assert variant.is_plain_batch(data) is not bool(attributes & 0x7F)
+    assert (variant.plain_batch_producer(data) is None) is bool(attributes & 0x7F)
+
+
+def test_a_plain_batch_tells_its_producer(variant: ModuleType) -> None:
+    for producer_id in (0, 7, 2**63 - 1):
+        data = batch(record(), producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        assert variant.plain_batch_producer(data) == producer_id
 
 
 def test_no_batch_a_part_of_one_and_several_are_not_plain(variant: ModuleType) -> None:
     for size in range(len(SMALL)):
-        assert not variant.is_plain_batch(SMALL[:size])
-    assert not variant.is_plain_batch(SMALL + b"x")
-    assert not variant.is_plain_batch(SMALL + SMALL)
+        assert variant.plain_batch_producer(SMALL[:size]) is None
+    assert variant.plain_batch_producer(SMALL + b"x") is None
+    assert variant.plain_batch_producer(SMALL + SMALL) is None
 
 
 def test_an_old_format_is_not_plain(variant: ModuleType) -> None:
     for magic in (0, 1, 3, 0xFF):
         data = bytearray(SMALL)
         data[16] = magic
-        assert not variant.is_plain_batch(data)
+        assert variant.plain_batch_producer(data) is None
 
 
 @given(data=st.binary(max_size=HEADER_SIZE + 9), length=st.integers(-20, 90), is_current=st.booleans())
@@ -58,7 +64,7 @@ def test_any_bytes_are_plain_for_both_or_for_none(
     if len(changed) >= HEADER_SIZE and is_current:
         pack_into(">i", changed, 8, length)
         changed[16], changed[22] = 2, 0
-    assert compiled.is_plain_batch(changed) is received.is_plain_batch(changed)
+    assert compiled.plain_batch_producer(changed) == received.plain_batch_producer(changed)
 
 
 @pytest.mark.parametrize("data", [SMALL, AT_LIMIT, LARGE], ids=["small", "at the limit", "large"])
