@@ -19,24 +19,25 @@ slices of it (record batches) for any time without copying.
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
+from typing import Final
 
 from warmlog.protocol.errors import FrameError
 
-LENGTH = Struct(">i")
-LENGTH_SIZE = LENGTH.size
+LENGTH: Final = Struct(">i")
+LENGTH_SIZE: Final = LENGTH.size
 # Kafka's socket.request.max.bytes.
-DEFAULT_MAX_FRAME_BYTES = 100 << 20
+DEFAULT_MAX_FRAME_BYTES: Final = 100 << 20
 # Incomplete frames of at least this size get their own buffer. For smaller frames, joining the parts is cheaper than
 # another system call, since one receive returns up to 64 KiB.
-LARGE_FRAME_BYTES = 64 << 10
+LARGE_FRAME_BYTES: Final = 64 << 10
 # Fits a produce request with one batch of the default limit (1 MiB).
-FIRST_BUFFER_BYTES = 2 << 20
-FIRST_BYTES = 32 << 10
-FIRST_GROWTH = 32
-STEP_BYTES = 8 << 20
-KEPT_BYTES = 4 << 10  # an incomplete frame up to this size is copied, so that it does not keep a chunk alive
+FIRST_BUFFER_BYTES: Final = 2 << 20
+FIRST_BYTES: Final = 32 << 10
+FIRST_GROWTH: Final = 32
+STEP_BYTES: Final = 8 << 20
+KEPT_BYTES: Final = 4 << 10  # an incomplete frame up to this size is copied, so that it does not keep a chunk alive
 
-_NOTHING = memoryview(b"")
+_NOTHING: Final = memoryview(b"")
 
 
 class FrameReader:

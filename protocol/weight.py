@@ -5,7 +5,7 @@ from enum import Enum
 from functools import cache
 from sys import getrefcount
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from msgspec import UnsetType
 from msgspec.structs import fields
@@ -13,10 +13,10 @@ from msgspec.structs import fields
 from warmlog.protocol.request import Value
 from warmlog.protocol.response import FetchResponse, ProduceResponse
 
-_FLAT = (ProduceResponse, FetchResponse)  # these are weighed on every turn, and their partitions hold few values
-_PLAIN = (int, str, bytes, memoryview, float, Enum, NoneType, UnsetType)  # types of values without parts
-_SMALL = 16  # a container with up to this many plain values is freed without a pause
-_ONLY_REFERENCE = 2  # `getrefcount` of an object with one reference: it also counts its own argument
+_FLAT: Final = (ProduceResponse, FetchResponse)  # these are weighed on every turn, and their partitions hold few values
+_PLAIN: Final = (int, str, bytes, memoryview, float, Enum, NoneType, UnsetType)  # types of values without parts
+_SMALL: Final = 16  # a container with up to this many plain values is freed without a pause
+_ONLY_REFERENCE: Final = 2  # `getrefcount` of an object with one reference: it also counts its own argument
 RELEASED = 256  # number of values freed without a pause: about 20 us
 
 

@@ -7,6 +7,7 @@ authorization, quotas and tracing have a single place. Produces are queued; othe
 import logging
 from collections.abc import Callable, Collection, Iterable
 from time import perf_counter
+from typing import Final
 
 from warmlog.broker.api.audit.audit_log import AuditLog
 from warmlog.broker.api.audit.changes import CHANGES
@@ -29,8 +30,10 @@ from warmlog.protocol.response import ErrorResponse, FetchResponse, ProduceRespo
 logger = logging.getLogger(__name__)
 
 # Requests of brokers (besides those with a replica id) and of logins.
-EXEMPT = frozenset({"write_txn_markers", "sasl_handshake", "sasl_authenticate", "authenticate"})
-DEFECT = ErrorResponse(error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why")
+EXEMPT: Final = frozenset({"write_txn_markers", "sasl_handshake", "sasl_authenticate", "authenticate"})
+DEFECT: Final = ErrorResponse(
+    error=ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker failed to answer; its log says why"
+)
 
 
 class Dispatcher:

@@ -9,6 +9,7 @@ Invariants:
 """
 
 from enum import Enum
+from typing import Final
 
 from warmlog.broker.log.errors import LogFailedError
 from warmlog.broker.log.index.leader_epochs import LeaderEpochs
@@ -25,9 +26,9 @@ class HighWatermarkSource(Enum):
     REPLICAS = "replicas"  # `advance_high_watermark`: the leader decides, by the progress of its followers
 
 
-_END = HighWatermarkSource.END  # bound once: reading an enum's member takes longer than the comparison
-_SYNCED = HighWatermarkSource.SYNCED
-_REPLICAS = HighWatermarkSource.REPLICAS
+_END: Final = HighWatermarkSource.END  # bound once: reading an enum's member takes longer than the comparison
+_SYNCED: Final = HighWatermarkSource.SYNCED
+_REPLICAS: Final = HighWatermarkSource.REPLICAS
 
 
 class LogState:

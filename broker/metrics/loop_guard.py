@@ -124,7 +124,8 @@ class LoopGuard(LoopClock, trio.abc.Clock):
             elif not self.doing:
                 self._names.enable_until(now + NAMING_S)
         if is_delayed:
-            stack += f"; for {delayed_s * 1e3:.0f} ms of it, it waited for a processor that others used"
+            delay = f"for {delayed_s * 1e3:.0f} ms of it, it waited for a processor that others used"
+            stack = f"{stack}; {delay}" if stack else delay
         by = f" by {self.doing}" if self.doing else ""
         more = f" ({self._unlogged - 1} more not logged)" if self._unlogged > 1 else ""
         logger.warning("the event loop was held for %.0f ms%s: %s%s", (now - since) * 1e3, by, stack, more)

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from time import perf_counter
+from typing import Final
 
 from warmlog.broker.api.context import Session
 from warmlog.broker.net.connection import Connection
@@ -36,10 +37,10 @@ from warmlog.broker.net.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 64 << 10  # bytes per read: about 300 small requests; larger frames are received into their own buffer
-MAX_RECEIVE_BYTES = 1 << 20  # bytes per read into such a buffer: half a millisecond
-READING = EPOLLIN | EPOLLRDHUP
-FAILED = EPOLLHUP | EPOLLERR  # reported by epoll without being requested
+RECEIVE_BYTES: Final = 64 << 10  # bytes per read: about 300 small requests; larger frames have their own buffer
+MAX_RECEIVE_BYTES: Final = 1 << 20  # bytes per read into such a buffer: half a millisecond
+READING: Final = EPOLLIN | EPOLLRDHUP
+FAILED: Final = EPOLLHUP | EPOLLERR  # reported by epoll without being requested
 
 
 class Channel:

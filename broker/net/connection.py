@@ -18,7 +18,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sized
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from warmlog.broker.api.context import Context, Session
 from warmlog.broker.api.pacing import Pacer
@@ -33,7 +33,7 @@ from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, Rep
 from warmlog.protocol.request import ProduceRequest
 from warmlog.protocol.response import ErrorResponse, Response
 
-LARGE_REQUEST_BYTES = 16 << 10  # frame size above which freeing the request may take a millisecond
+LARGE_REQUEST_BYTES: Final = 16 << 10  # frame size above which freeing the request may take a millisecond
 MAX_UNANSWERED_BYTES = 32 << 20  # per connection; may be exceeded by one frame, so that any frame can be served
 
 

@@ -32,20 +32,20 @@ Invariants:
 import math
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 from sortedcontainers import SortedKeyList
 
-UNCOUNTED_BYTES = 4 << 10
-LARGE_BYTES = 1 << 20
-SLOW_RATE = 64 << 10  # bytes per second
-SLOW_S = 1.0
-FAIR_RATE = 4 << 20
-UNFAIR_S = 0.1
-LONG_S = 2.0
-CHECK_S = 0.025  # interval between checks for connections to close, while a share waits
-EVICTIONS = 32  # closed at each check: each takes about 50 us
+UNCOUNTED_BYTES: Final = 4 << 10
+LARGE_BYTES: Final = 1 << 20
+SLOW_RATE: Final = 64 << 10  # bytes per second
+SLOW_S: Final = 1.0
+FAIR_RATE: Final = 4 << 20
+UNFAIR_S: Final = 0.1
+LONG_S: Final = 2.0
+CHECK_S: Final = 0.025  # interval between checks for connections to close, while a share waits
+EVICTIONS: Final = 32  # closed at each check: each takes about 50 us
 
 
 class Progress:

@@ -1,12 +1,13 @@
 """The pause of a client that has exceeded a quota: it gets its reply, then its socket is not read (KIP-219)."""
 
 from time import perf_counter
+from typing import Final
 
 from warmlog.broker.net.connection import Connection
 from warmlog.broker.net.turns.served import Served
 from warmlog.broker.net.turns.turn import ServingTurn
 
-NO_TICK = -1
+NO_TICK: Final = -1
 
 
 class Pause:

@@ -1,6 +1,6 @@
 """A fetch that cannot be answered in the turn of its arrival: it waits for data, its deadline, or a task."""
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
@@ -11,7 +11,7 @@ from warmlog.broker.net.turns.served import Served
 from warmlog.broker.net.turns.turn import ServingTurn
 from warmlog.protocol.response import ErrorResponse, FetchResponse
 
-NO_TICK = -1  # no deadline is set
+NO_TICK: Final = -1  # no deadline is set
 
 FetchReply: TypeAlias = FetchResponse | ErrorResponse
 

@@ -13,7 +13,7 @@ Invariants:
 
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -32,7 +32,7 @@ from warmlog.protocol.kafka.codec.bounds import LargeMessageError
 from warmlog.protocol.request import FetchRequest, ProduceRequest
 from warmlog.protocol.response import Response
 
-MAX_REQUESTS = 16  # begun in one turn; then other connections are served
+MAX_REQUESTS: Final = 16  # begun in one turn; then other connections are served
 # How long a group request waits for other members after its peer has closed its side. Such a peer is hardly ever
 # half-closed; it is a member that died, whose session should begin to expire.
 HALF_CLOSED_MEMBER_S = 5.0

@@ -8,6 +8,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence, Sized
+from typing import Final
 
 import trio
 
@@ -18,12 +19,12 @@ from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.transport import Transport
 from warmlog.broker.net.turns.served import Served
 
-FULL_ERRNOS = frozenset({errno.EAGAIN, errno.EINTR})
-LARGE_BYTES = 1 << 20  # pieces of this size are sent separately: joining them would copy them
+FULL_ERRNOS: Final = frozenset({errno.EAGAIN, errno.EINTR})
+LARGE_BYTES: Final = 1 << 20  # pieces of this size are sent separately: joining them would copy them
 # Up to this size, copying a slice into the reply is cheaper than another system call, and frees the file. At most
 # COPIED_BYTES of a reply are copied: 30 us, and a bound on the memory that a slow peer holds.
-SMALL_SLICE_BYTES = 32 << 10
-COPIED_BYTES = 256 << 10
+SMALL_SLICE_BYTES: Final = 32 << 10
+COPIED_BYTES: Final = 256 << 10
 
 
 class Sender:

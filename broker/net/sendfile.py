@@ -15,6 +15,7 @@ import os
 from collections.abc import Hashable
 from functools import partial
 from time import perf_counter
+from typing import Final
 
 import trio
 
@@ -22,13 +23,17 @@ from warmlog.broker.log.io.files import FileSlice
 from warmlog.broker.log.io.residency import KNOWN_S
 from warmlog.broker.partitions.reads.read_ahead import ReadAhead
 
-CHUNK_BYTES = 1 << 20  # bytes per turn of a socket: 1 MiB takes about half a millisecond over loopback
-COPY_BYTES = 256 << 10  # the same for bytes to be encrypted: 1 MiB takes 0.8 ms
-SEND_THREADS = 2  # for chunks that do not stay resident, where the disk limits the speed
+CHUNK_BYTES: Final = 1 << 20  # bytes per turn of a socket: 1 MiB takes about half a millisecond over loopback
+COPY_BYTES: Final = 256 << 10  # the same for bytes to be encrypted: 1 MiB takes 0.8 ms
+SEND_THREADS: Final = 2  # for chunks that do not stay resident, where the disk limits the speed
 
 # Results of sending: all is sent, the socket's buffer is full, a slice is not resident, more is left, or a thread is
 # sending the last bytes.
-SENT, FULL, COLD, MORE, HANDED_OVER = range(5)
+SENT: Final = 0
+FULL: Final = 1
+COLD: Final = 2
+MORE: Final = 3
+HANDED_OVER: Final = 4
 
 
 class TruncatedSliceError(Exception):

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable
 from time import perf_counter
+from typing import Final
 
 from warmlog.broker.api.context import Session
 from warmlog.broker.api.dispatch import Dispatcher
@@ -19,7 +20,7 @@ from warmlog.protocol.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 
-LOG_PAUSE_S = 10.0
+LOG_PAUSE_S: Final = 10.0
 
 
 class Services:

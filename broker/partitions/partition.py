@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -41,10 +41,10 @@ __all__ = ["Append", "Destination", "Partition", "StorageError"]
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE_LOG_INTERVAL_S = 10.0  # interval between lines about an unreadable log, as consumers retry constantly
-NOT_READABLE = -1
-MAX_PAUSE_S = 5.0  # longest time that producers wait for a move that cannot switch over
-REBUILD_INTERVAL_S = 10.0  # interval between attempts to rebuild an index: each reads the whole segment
+UNREADABLE_LOG_INTERVAL_S: Final = 10.0  # interval between lines about an unreadable log, as consumers retry constantly
+NOT_READABLE: Final = -1
+MAX_PAUSE_S: Final = 5.0  # longest time that producers wait for a move that cannot switch over
+REBUILD_INTERVAL_S: Final = 10.0  # interval between attempts to rebuild an index: each reads the whole segment
 
 
 class Destination(NamedTuple):

@@ -21,7 +21,7 @@ from warmlog.broker.security.principal import Principal
 MAX_DECISIONS: Final = 250  # decisions cached per session: about 40 KB
 
 #: The value of `authorizer.class.name` that enables authorization; the only other one is the empty text.
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 def parse_super_users(text: str) -> frozenset[str]:

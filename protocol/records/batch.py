@@ -54,7 +54,7 @@ _CRC: Final = Struct(">I")
 _LENGTH: Final = Struct(">8xi")  # the length of the bytes after this field
 
 # Message formats before version 2.
-OLD_MAGICS = (0, 1)
+OLD_MAGICS: Final = (0, 1)
 
 # Release the GIL for larger CRCs only: the CRC of 1 MiB takes 40 µs, about as long as handing the GIL over and back.
 GIL_RELEASE_SIZE: Final = 1 << 20

@@ -13,6 +13,7 @@ KIP-467 (record errors), KIP-937 (limits). `tests/fixtures/kafka/4.3.1/verdicts.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from warmlog.protocol.errors import (
     BatchTooLargeError,
@@ -100,7 +101,7 @@ class BatchRules:
         self.level = level
 
 
-ANY_BATCH = BatchRules()
+ANY_BATCH: Final = BatchRules()
 
 
 class NeedsReencodingError(Exception):

@@ -8,6 +8,7 @@ A response has records of at most `MAX_SLICES` partitions, since each slice hold
 """
 
 from collections.abc import Iterable, Mapping, Sized
+from typing import Final
 
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.records.epochs import check_leader_epoch, diverged
@@ -36,12 +37,12 @@ MAX_REPLY_BYTES = (
 )  # together with the first batch, which is always whole, and other fields, this fits into a frame's 32-bit length
 
 
-MAX_CHECKED_BYTES = 1 << 20  # of a slice, checked for residency before the response begins; the sender checks the rest
+MAX_CHECKED_BYTES: Final = 1 << 20  # of a slice, checked for residency before the response begins, then by the sender
 NO_FAILURES: Mapping[Partition, Exception] = {}
 NO_RECORDS: Sized = b""
 NONE_ABORTED: tuple[AbortedTransaction, ...] = ()
 # Kafka returns these errors before it reads the log, with no aborted transactions; with others the list is null.
-BEFORE_READING = frozenset(
+BEFORE_READING: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -49,7 +50,7 @@ BEFORE_READING = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-UNREADABLE = (OSError, StorageError, CorruptBatchError)  # caused by the disk, not by the request
+UNREADABLE: Final = (OSError, StorageError, CorruptBatchError)  # caused by the disk, not by the request
 
 
 class FetchReader:

@@ -27,7 +27,7 @@ Source: kafka.server.FetchSession.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -50,8 +50,8 @@ from warmlog.protocol.response import FetchedPartition
 
 MAX_EPOCH = MAX_ID = (1 << 31) - 1
 STEP = 256  # partitions read between two yields: about 1 ms
-LONG_STEP = 8192  # partitions iterated between two yields: about 0.5 ms
-NOT_REPORTED = -1  # an offset that the client does not know
+LONG_STEP: Final = 8192  # partitions iterated between two yields: about 0.5 ms
+NOT_REPORTED: Final = -1  # an offset that the client does not know
 
 Index: TypeAlias = int | tuple[int, int]  # a partition's index; for a repeated one also its position in the request
 Finder: TypeAlias = Callable[[str, int], Partition | None]

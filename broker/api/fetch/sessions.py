@@ -12,6 +12,7 @@ Invariants:
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from random import Random
+from typing import Final
 
 from sortedcontainers import SortedSet
 
@@ -30,7 +31,7 @@ from warmlog.protocol.kafka.messages.records.fetch import (
 )
 from warmlog.protocol.request import FetchRequest
 
-EVICTION_S = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
+EVICTION_S: Final = 120.0  # Kafka's min.incremental.fetch.session.eviction.ms
 MAX_PARTITIONS = 200_000  # of all incremental sessions: about 90 MB. Kafka bounds only the number of sessions
 MAX_PARTITIONS_OF_CONNECTIONS = 100_000  # of all connections: about 45 MB
 MAX_PARTITIONS_OF_CONNECTION = 20_000  # beyond this, each fetch looks up its partitions

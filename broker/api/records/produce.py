@@ -56,7 +56,7 @@ ACKS_ALL: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"  # may write to internal topics (org.apache.kafka.admin.AdminUtils)
 _PRODUCER_ID: Final = Struct(">q")
 # Errors reported without the log start offset (source: kafka.server.ReplicaManager.appendToLocalLog).
-_WITHOUT_LOG_START = frozenset(
+_WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -235,9 +235,7 @@ class _Terms:
 
     __slots__ = ("_partitions", "_producers", "_request", "_session", "admission")
 
-    def __init__(
-        self, request: ProduceRequest, context: Context, partitions: Partitions, producers: Newcomers
-    ) -> None:
+    def __init__(self, request: ProduceRequest, context: Context, partitions: Partitions, producers: Newcomers) -> None:
         self._request = request
         self._partitions = partitions
         self._producers = producers

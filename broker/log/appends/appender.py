@@ -15,7 +15,7 @@ Source: org.apache.kafka.storage.internals.log.LogSegment.append, kafka.log.Loca
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmlog.broker.log.appends.active_writer import ActiveWriter
 from warmlog.broker.log.appends.planned import (
@@ -45,7 +45,7 @@ from warmlog.protocol.records.layout import NO_TIMESTAMP, BatchHeader
 from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
 from warmlog.protocol.records.validation import CheckedBatches, check_batches, with_append_time
 
-_CLIENT = Origin.CLIENT  # bound once: reading an enum's member takes longer than the comparison
+_CLIENT: Final = Origin.CLIENT  # bound once: reading an enum's member takes longer than the comparison
 
 
 class PreparedRoll(NamedTuple):

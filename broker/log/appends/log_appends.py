@@ -8,6 +8,8 @@ Invariants:
    that timestamps and codec are changed if the topic's settings require it. Copies are stored as fetched.
 """
 
+from typing import Final
+
 from warmlog.broker.log.appends.appender import Appender
 from warmlog.broker.log.appends.durability import Durability
 from warmlog.broker.log.appends.planned import Buffer, PlannedAppend
@@ -21,7 +23,7 @@ from warmlog.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_SIZE
 from warmlog.protocol.records.reencode import Reencoding
 from warmlog.protocol.records.validation import NeedsReencodingError
 
-_END = HighWatermarkSource.END  # bound once, as in `log_state`
+_END: Final = HighWatermarkSource.END  # bound once, as in `log_state`
 
 
 class LogAppends:

@@ -21,12 +21,13 @@ import errno
 import os
 from contextlib import suppress
 from threading import Lock
+from typing import Final
 
 from warmlog.broker.log.errors import NoSpaceError
 from warmlog.broker.log.io.disk import Disk, is_out_of_space
 
-MAX_DEFAULT_SIZE = 16 << 20  # the indexes of some segments, thousands of commits, all checkpoints of a large broker
-DEFAULT_SHARE = 50  # a fiftieth, 2 %, of a small file system
+MAX_DEFAULT_SIZE: Final = 16 << 20  # indexes of some segments, thousands of commits, all checkpoints of a large broker
+DEFAULT_SHARE: Final = 50  # a fiftieth, 2 %, of a small file system
 
 
 def default_size(total_bytes: int) -> int:

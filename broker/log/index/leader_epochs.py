@@ -11,9 +11,9 @@ Source: org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache, KIP-101, 
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import count
-from typing import ClassVar
+from typing import ClassVar, Final
 
-UNDEFINED = -1
+UNDEFINED: Final = -1
 _numbers = count(1)  # its `next` is atomic: logs are opened in several threads
 
 

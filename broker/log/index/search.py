@@ -23,12 +23,12 @@ code does neither: a lookup with a target in the section's lower half does not t
 from collections.abc import Callable
 from enum import StrEnum
 from mmap import mmap
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from warmlog.broker.log.config import SearchName
 
-PAGE_SIZE = 4096
-WARM_SIZE = 8192
+PAGE_SIZE: Final = 4096
+WARM_SIZE: Final = 8192
 
 
 class Section(StrEnum):

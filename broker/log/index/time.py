@@ -13,14 +13,14 @@ that, so the index is full one entry early. Source: org.apache.kafka.storage.int
 """
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmlog.broker.log.config import SearchName
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.index.mapped import MappedIndex
 from warmlog.broker.log.index.search import Column, Section
 
-NO_TIMESTAMP = -1
+NO_TIMESTAMP: Final = -1
 
 
 class TimestampOffset(NamedTuple):

@@ -18,17 +18,17 @@ Source: org.apache.kafka.storage.internals.log.TransactionIndex, AbortedTxn.
 import os
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.io.disk import Disk, read_file, write_all
 from warmlog.broker.log.io.files import File, OpenFiles
 from warmlog.broker.log.io.residency import ColdReadError
 
-ENTRY = Struct(">hqqqq")
-LAST_OFFSET = Struct(">18xq8x")
-VERSION = 0
-ENTRIES_PER_BLOCK = 30  # 1 KiB
+ENTRY: Final = Struct(">hqqqq")
+LAST_OFFSET: Final = Struct(">18xq8x")
+VERSION: Final = 0
+ENTRIES_PER_BLOCK: Final = 30  # 1 KiB
 
 
 class AbortedTransaction(NamedTuple):

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from mmap import mmap
 from threading import Lock
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmlog.broker.log.io.disk import IOV_MAX, Disk, remaining, write_all
 from warmlog.broker.log.io.page_faults import PageFaults
@@ -27,7 +27,7 @@ from warmlog.broker.log.io.residency import Residency
 from warmlog.broker.log.io.unreadable import UnreadableBatches
 from warmlog.protocol.records.record import Buffer
 
-DEFAULT_LIMIT = 512  # half of the usual soft limit of 1,024; the broker passes another value
+DEFAULT_LIMIT: Final = 512  # half of the usual soft limit of 1,024; the broker passes another value
 
 
 class Descriptor:

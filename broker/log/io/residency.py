@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from mmap import PAGESIZE
 from threading import get_ident
 from time import perf_counter
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from warmlog.broker.log.io.page_cache import Method, Off, pages_of
 
 PageKind: TypeAlias = Literal["index", "time_index", "log"]
 
-KNOWN_S = 0.01  # a positive answer is trusted this long, which saves frequent readers queries
-AHEAD_BYTES = (1 << 20) + (64 << 10)  # the range queried with a header: the slice of a fetch, and the scan before it
+KNOWN_S: Final = 0.01  # a positive answer is trusted this long, which saves frequent readers queries
+AHEAD_BYTES: Final = (1 << 20) + (64 << 10)  # queried with a header: the slice of a fetch, and the scan before it
 
 
 class OpenFile(Protocol):

@@ -8,7 +8,7 @@ A few files are written by the loop alone: waking a thread would cost more.
 import os
 from contextlib import suppress
 from os import sched_getaffinity
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import Descriptor
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from warmlog.broker._io_threads import WriteThread
 
 MIN_FILES = 12  # files of a turn
-MIN_FILES_PER_CONNECTION = 2  # with fewer connections, the thread that sends replies keeps the other core busy
-BY_THE_LOOP = -1  # in place of a number of the thread's
+MIN_FILES_PER_CONNECTION: Final = 2  # with fewer connections, the thread that sends replies keeps the other core busy
+BY_THE_LOOP: Final = -1  # in place of a number of the thread's
 
 thread_class: "type[WriteThread] | None" = None  # only if it is compiled
 if compiled:

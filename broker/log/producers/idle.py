@@ -3,19 +3,20 @@
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from threading import Lock
+from typing import Final
 
 from warmlog.broker.log.producers.snapshot import ENTRY, ENTRY_SIZE, NO_BATCH, encode_entry
 from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
 
-DEFAULT_LIMIT = 500_000
-ENTRIES_PER_PIECE = 1000  # bytes of an entry in a snapshot
+DEFAULT_LIMIT: Final = 500_000
+ENTRIES_PER_PIECE: Final = 1000  # bytes of an entry in a snapshot
 
 # An idle producer: its snapshot entry, the time since which it is idle (ms), and the timestamp of its last batch; then
 # its earlier batches, oldest first.
-_REST = Struct(">qq")
-_BATCH = Struct(">iqiq")
-SINCE = Struct(">q")
-LAST_TIMESTAMP = 26  # position in an entry
+_REST: Final = Struct(">qq")
+_BATCH: Final = Struct(">iqiq")
+SINCE: Final = Struct(">q")
+LAST_TIMESTAMP: Final = 26  # position in an entry
 
 
 class ProducerBudget:

@@ -17,7 +17,7 @@ Source: org.apache.kafka.storage.internals.log.UnifiedLog.rebuildProducerState, 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.producers import trail
@@ -61,7 +61,7 @@ class Scanned(NamedTuple):
     trails: Sequence[tuple[Segment, ProducerTrail]] = ()
 
 
-NOTHING_SCANNED = Scanned()
+NOTHING_SCANNED: Final = Scanned()
 
 
 def rebuild_producers(

@@ -30,7 +30,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from random import SystemRandom
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmlog.broker.log.errors import OutOfOrderSequenceError, TooManyProducersError
 from warmlog.broker.log.producers.idle import LAST_TIMESTAMP, SINCE, CapturedProducers, ProducerBudget, pack, unpack
@@ -46,12 +46,12 @@ from warmlog.broker.log.producers.transactions import (
 from warmlog.broker.log.producers.transitions import expected_sequence, find_duplicate, followed
 from warmlog.protocol.records.layout import TRANSACTIONAL_BIT, BatchHeader
 
-MAX_ACTIVE = 500  # per log; a new generation packs as many in a millisecond, and copies at most as many shared buckets
-MAX_GIVEN_ID = 1 << 62  # brokers never get that far, but clients can send any id, after which no id could be assigned
-_BUCKETS = 2048
-_GROUP_BITS = 8  # consecutive ids share a bucket, so that a log with few producers has few buckets
-_SCATTER = SystemRandom().getrandbits(61) | 1  # random, so that clients cannot choose ids that share a bucket
-_PRIME = (1 << 61) - 1
+MAX_ACTIVE: Final = 500  # per log; a new generation packs as many in 1 ms, and copies at most as many shared buckets
+MAX_GIVEN_ID: Final = 1 << 62  # brokers never get that far, but clients can send any id, and none could follow it
+_BUCKETS: Final = 2048
+_GROUP_BITS: Final = 8  # consecutive ids share a bucket, so that a log with few producers has few buckets
+_SCATTER: Final = SystemRandom().getrandbits(61) | 1  # random, so that clients cannot choose ids that share a bucket
+_PRIME: Final = (1 << 61) - 1
 
 
 class Extent(Protocol):

@@ -11,7 +11,7 @@ appendEndTxnMarker), ProducerStateManager (unreplicatedTxns, maybeCreateVerifica
 from collections.abc import Sequence
 from enum import Enum
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmlog.broker.log.errors import InvalidProducerEpochError, TransactionCoordinatorFencedError
 from warmlog.broker.log.producers.state import ProducerState
@@ -19,7 +19,7 @@ from warmlog.broker.log.producers.transitions import after_marker
 from warmlog.protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
 from warmlog.protocol.records.markers import Outcome
 
-MAX_GUARDS = 10_000  # per log; an evicted guard makes the client retry
+MAX_GUARDS: Final = 10_000  # per log; an evicted guard makes the client retry
 
 
 class Origin(Enum):

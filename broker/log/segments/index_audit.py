@@ -7,12 +7,14 @@ its last entries reports too low a largest timestamp (KAFKA-10207); `Segment.lat
 All functions raise IndexCorruptError on a mismatch, ProtocolError for a corrupt batch, and OSError.
 """
 
+from typing import Final
+
 from warmlog.broker.log.errors import IndexCorruptError
 from warmlog.broker.log.segments.log_scan import read_header_at, timed, walk_headers, walk_readable
 from warmlog.broker.log.segments.segment_files import SegmentFiles
 from warmlog.protocol.errors import ProtocolError
 
-MAX_SEGMENT_OFFSETS = 1 << 31  # indexes hold relative offsets below this
+MAX_SEGMENT_OFFSETS: Final = 1 << 31  # indexes hold relative offsets below this
 
 
 def check_offset_index(segment: SegmentFiles) -> None:

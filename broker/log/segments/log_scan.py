@@ -12,7 +12,7 @@ Where the cost per batch matters, recovery and compaction have a compiled loop o
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from warmlog.broker.log.errors import MisplacedBatchError
 from warmlog.broker.log.io.files import Descriptor
@@ -28,8 +28,8 @@ from warmlog.protocol.records.layout import (
 )
 from warmlog.protocol.records.reader import with_sound_timestamp
 
-FIND_CHUNK_SIZE = 8192  # an index interval plus a small batch, so that one read usually finds the batch
-WALK_CHUNK_SIZE = 1 << 18  # few reads for a long scan, at little memory
+FIND_CHUNK_SIZE: Final = 8192  # an index interval plus a small batch, so that one read usually finds the batch
+WALK_CHUNK_SIZE: Final = 1 << 18  # few reads for a long scan, at little memory
 
 _BASE_OFFSET, _BATCH_LENGTH, _LAST_OFFSET_DELTA = (
     BatchHeader._fields.index(name) for name in ("base_offset", "batch_length", "last_offset_delta")

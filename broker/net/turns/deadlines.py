@@ -5,12 +5,12 @@ Deadlines are rounded up to ticks. One task sleeps until the first tick at which
 
 import math
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
-TICK_S = 0.001
-SPARE_TICKS = 1_000  # unused ticks that the heap may contain before it is rebuilt
+TICK_S: Final = 0.001
+SPARE_TICKS: Final = 1_000  # unused ticks that the heap may contain before it is rebuilt
 
 
 class Expiring(Protocol):

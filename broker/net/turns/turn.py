@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from os import sched_getaffinity
 from time import perf_counter
+from typing import Final
 
 import trio
 
@@ -34,11 +35,11 @@ from warmlog.broker.net.turns.served import Served
 
 logger = logging.getLogger(__name__)
 
-MAX_EVENTS = 512  # events per epoll call; RECEIVE_S usually ends a turn earlier
+MAX_EVENTS: Final = 512  # events per epoll call; RECEIVE_S usually ends a turn earlier
 RECEIVE_S = 0.0025  # time to begin a turn's requests; writing and answering them takes about as long again
-FRESH_S = RECEIVE_S / 2  # share of that time for sockets that became ready, while others are in the backlog
-FINISH_S = 0.005
-STRETCH_S = 0.001  # time between two checkpoints; a checkpoint costs as much as half a request
+FRESH_S: Final = RECEIVE_S / 2  # share of that time for sockets that became ready, while others are in the backlog
+FINISH_S: Final = 0.005
+STRETCH_S: Final = 0.001  # time between two checkpoints; a checkpoint costs as much as half a request
 PROMPT_S = 0.0002  # time from a reply to the next request of a local client that does nothing in between
 CAN_LINGER = len(sched_getaffinity(0)) > 1  # on a single processor, lingering would take processor time from the client
 PROMPT_TURNS = 16  # consecutive prompt requests before lingering; two active clients never reach this

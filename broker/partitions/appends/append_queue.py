@@ -18,6 +18,7 @@ Invariants:
 import logging
 from collections.abc import Hashable
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -46,8 +47,8 @@ from warmlog.protocol.records.validation import NeedsReencodingError
 
 logger = logging.getLogger(__name__)
 
-LOCAL = -1  # used as the time to wait for replicas: acks=1
-MAX_GROUP_BYTES = 8 << 20  # per write: efficient for the disk, and milliseconds for a worker
+LOCAL: Final = -1  # used as the time to wait for replicas: acks=1
+MAX_GROUP_BYTES: Final = 8 << 20  # per write: efficient for the disk, and milliseconds for a worker
 
 
 class _Write:

@@ -4,6 +4,8 @@ A producer may have several batches in flight. If only the first of two was refu
 the second one follows a gap. It is refused as well, and the producer sends both again.
 """
 
+from typing import Final
+
 import trio
 
 from warmlog.broker.log.errors import LogFailedError, NoSpaceError, OutOfOrderSequenceError
@@ -11,7 +13,7 @@ from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.partitions.appends.errors import EarlierBatchRefusedError
 from warmlog.protocol.records.batch import read_header
 
-REPEAT_S = 1.0  # after a refusal: by then producers have repeated the refused batches
+REPEAT_S: Final = 1.0  # after a refusal: by then producers have repeated the refused batches
 
 
 class SequenceGaps:

@@ -12,7 +12,7 @@ Invariants:
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -20,16 +20,16 @@ from warmlog.broker.log.appends.durability import FlushPlan
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.partitions.disks.write_stalls import WriteStalls
 
-MAX_WRITE_THREADS = 8  # two keep a disk busy; with more, a slow file does not delay the others
-MAX_UPKEEP_THREADS = 4
+MAX_WRITE_THREADS: Final = 8  # two keep a disk busy; with more, a slow file does not delay the others
+MAX_UPKEEP_THREADS: Final = 4
 # Threads of a round. File systems merge concurrent fsyncs into one journal commit: 32 logs on ext4 took 5.2 ms in one
 # thread, 3.1 ms in two or four, 4.0 ms in eight. One syncfs took 0.4 ms, but it waits for the whole file system, and
 # does not say which file failed.
-MAX_SYNC_THREADS = 4
-MIN_SYNCS_PER_THREAD = 2  # with fewer, waking another thread takes as long as it saves
+MAX_SYNC_THREADS: Final = 4
+MIN_SYNCS_PER_THREAD: Final = 2  # with fewer, waking another thread takes as long as it saves
 # If producers share rounds, a round waits for this many turns of the event loop, in which the producers answered by the
 # last round send their next appends. Otherwise two halves of them would alternate, waiting for each other's fsync.
-GATHERING_TURNS = 4
+GATHERING_TURNS: Final = 4
 
 T = TypeVar("T")
 

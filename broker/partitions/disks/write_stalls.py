@@ -8,8 +8,9 @@ while writes stall.
 from collections.abc import Callable
 from resource import RUSAGE_THREAD, getrusage
 from time import perf_counter
+from typing import Final
 
-ALWAYS_ON_LOOP_BYTES = 64 << 10  # threads would cost more than the rare sleep after so few pages
+ALWAYS_ON_LOOP_BYTES: Final = 64 << 10  # threads would cost more than the rare sleep after so few pages
 STALL_S = 0.002  # and by the size: writing 256 KiB into the page cache takes 0.06 to 0.3 ms
 STALL_S_PER_BYTE = 1 / 200e6
 STALL_IN_THREAD_S = 0.02  # instead, in a thread: it waits for the GIL after its write, on a busy machine for 18 ms

@@ -19,7 +19,7 @@ Source: org.apache.kafka.clients.FetchSessionHandler.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
@@ -35,7 +35,7 @@ from warmlog.protocol.kafka.messages.records.fetch import (
 )
 
 FetchKey: TypeAlias = tuple[str | bytes, int]  # topic id or name, partition
-MAX_EPOCH = (1 << 31) - 1
+MAX_EPOCH: Final = (1 << 31) - 1
 
 
 class FetchResponseError(Exception):
