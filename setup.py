@@ -102,7 +102,7 @@ class Build(build_ext):
         try:
             for made in translated:
                 made.extra_compile_args = FLAGS
-                made.depends = ["setup.py"]
+                made.depends = [*made.depends, "setup.py"]  # and the headers of modules that it calls directly
                 made.extra_objects = self._compile_runtime(made)
                 vars(self.ext_map[made.name]).update(vars(made), optional=False)
             super().build_extensions()
