@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from warmlog.broker.log.directory.checkpoint import (
     RECOVERY_POINTS,
     write_offsets,
 )
+from warmlog.broker.log.index.time import TimeIndex
 from warmlog.broker.log.io.disk import Disk
 from warmlog.cli.pipeline.audit import audit as command
 from warmlog.client.blocking import Client
@@ -113,6 +115,26 @@ def test_what_compaction_took_is_not_missing(writer: DirectoryWriter) -> None:
     assert audit.partitions[0].total().compacted == 200
     write_offsets(Disk(), str(writer.directory.parent / CLEANER_POINTS), {("orders", 0): 300})
     assert told(audited(writer)) == ["missing: offsets 300 to 399 are missing"]
+
+
+def test_the_indexes_of_a_log_that_was_replaced_meanwhile_are_not_compared(write_partition: WritePartition) -> None:
+    writer = write_partition()
+    log = writer.segment([b"x"] * 10, [b"x"] * 10)
+    times = log.with_suffix(".timeindex")
+    times.write_bytes(TimeIndex.entry.pack(NOW_MS + 9, 9) + times.read_bytes())
+    writer.segment([b"x"])
+
+    class Replacing(LocalRunner):
+        def __call__(self, *arguments: Any) -> Any:
+            kept = log.read_bytes()[positions(log)[-1] :]
+            log.with_suffix(".new").write_bytes(kept)
+            log.with_suffix(".new").replace(log)
+            return super().__call__(*arguments)
+
+    write_offsets(Disk(), str(writer.directory.parent / CLEANER_POINTS), {("orders", 0): 20})
+    audit = audit_topics(Replacing(), asked(writer), Reporter("audit"))
+    assert told(audit) == []
+    assert audit.partitions[0].changed == 1
 
 
 def test_offsets_that_are_there_twice(writer: DirectoryWriter) -> None:

@@ -175,7 +175,7 @@ class SegmentAudit:
         with LogFile(self._task.segment.path) as file:
             self._audited.changed = file.identity != self._task.segment.identity
             end = file.size if self._audited.changed else self._task.end_position
-            self._read(file, end, indexes)
+            self._read(file, end, [] if self._audited.changed else indexes)
         self._count_records()
         if not self._audited.changed:
             self._end(end, indexes)
