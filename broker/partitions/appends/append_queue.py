@@ -63,10 +63,7 @@ class _Write:
 
 
 class AppendQueue:
-    """The appends and rolls of one log. Belongs to the event loop.
-
-    `waiters` are the waiting fetches to notify of new records.
-    """
+    """The appends and rolls of one log, and the `waiters` to notify of new records. Belongs to the event loop."""
 
     def __init__(
         self, log: PartitionLog, writer: Writer, disk: DiskWorkers, tasks: LogTasks, waiters: WaitingFetches
