@@ -298,7 +298,7 @@ cdef class WriteThread(RingThread):
     def __cinit__(self):
         self.start("write", WRITES, VECTORS, WRITE_POLLS)
 
-    def put(self, int fd, list buffers not None, long position):
+    def put(self, int fd, tuple buffers not None, long position):
         """Begin to write bytes and contiguous views end to end into a file; return the number for `result`.
 
         The thread has it once GROUP writes were put, or at the next `publish` or `result`. The number is negative, and

@@ -1,4 +1,4 @@
-# The compiled version of `record` and `received`; `codec` documents `accept_batch`.
+# The compiled version of `record` and `received`; `codec` documents `accept_batch` and `accept_stamped`.
 
 from warmlog.protocol.records.layout import BatchHeader
 from warmlog.protocol.records.received import plain_batch_producer as plain_batch_producer
@@ -21,3 +21,14 @@ def accept_batch(
     after_max: int = ...,
     need_keys: bool = ...,
 ) -> BatchHeader | None: ...
+def accept_stamped(
+    buffer: Buffer,
+    base_offset: int,
+    leader_epoch: int,
+    walk: bool,
+    release_gil: bool,
+    now: int,
+    before_max: int,
+    after_max: int,
+    need_keys: bool,
+) -> tuple[tuple[Buffer, ...], int, int] | None: ...

@@ -164,12 +164,40 @@ def accept_batch(
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
-        return accepted(buffer, &view, walk, release_gil, now, before_max, after_max, need_keys)
+        if is_acceptable(buffer, &view, walk, release_gil, now, before_max, after_max, need_keys):
+            return header_of(<const uint8_t *>view.buf)
+        return None
     finally:
         PyBuffer_Release(&view)
 
 
-cdef object accepted(
+def accept_stamped(
+    buffer,
+    int64_t base_offset,
+    int32_t leader_epoch,
+    bint walk,
+    bint release_gil,
+    int64_t now,
+    int64_t before_max,
+    int64_t after_max,
+    bint need_keys,
+):
+    cdef Py_buffer view
+    cdef const uint8_t *at
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        if view.len < HEADER_SIZE or int64_at(at + 43) >= 0 or int64_at(at) or base_offset > INT64_MAX - INT32_MAX:
+            return None
+        if not is_acceptable(buffer, &view, walk, release_gil, now, before_max, after_max, need_keys):
+            return None
+        buffers = stamped(buffer, at, 0, view.len, base_offset, leader_epoch)
+        return buffers, base_offset + int32_at(at + 23), int64_at(at + 35)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef bint is_acceptable(
     object buffer,
     Py_buffer *view,
     bint walk,
@@ -178,66 +206,68 @@ cdef object accepted(
     int64_t before_max,
     int64_t after_max,
     bint need_keys,
-):
+) except -1:
     cdef const uint8_t *at = <const uint8_t *>view.buf
     cdef Py_ssize_t size = view.len
     if size < HEADER_SIZE or int32_at(at + 8) != size - LOG_OVERHEAD or at[16] != MAGIC:
-        return None
+        return False
     cdef int16_t attributes = int16_at(at + 21)
     cdef int32_t last_delta = int32_at(at + 23), count = int32_at(at + 57), sequence = int32_at(at + 53)
     cdef int64_t base_time = int64_at(at + 27), max_time = int64_at(at + 35), producer_id = int64_at(at + 43)
     cdef int16_t epoch = int16_at(at + 51)
     if attributes & UNUSUAL_BITS or count < 1 or count - 1 != last_delta or max_time < NO_TIMESTAMP:
-        return None
+        return False
     if count > (size - HEADER_SIZE) // MIN_RECORD_SIZE or (producer_id >= 0 and (sequence < 0 or epoch < 0)):
-        return None
+        return False
     cdef int64_t earliest = INT64_MIN, latest = INT64_MAX
     if subtract_overflows(now, before_max, &earliest) or before_max == INT64_MAX:
         earliest = INT64_MIN
     if add_overflows(now, after_max, &latest):
         latest = INT64_MAX
     if lies_outside(base_time, earliest, latest) or lies_outside(max_time, earliest, latest) or max_time < base_time:
-        return None
-    cdef uint32_t crc = <uint32_t>int32_at(at + 17)
+        return False
     cdef uint32_t found_crc
     if size <= SHORT_SIZE:
         found_crc = short_crc(at + CRC_START, size - CRC_START)
     else:
         found_crc = crc32c(buffer[CRC_START:], 0, release_gil)
-    if found_crc != crc:
-        return None
+    if found_crc != <uint32_t>int32_at(at + 17):
+        return False
+    if not walk:
+        return True
     cdef const uint8_t *position = at + HEADER_SIZE
     cdef const uint8_t *end = at + size
     cdef Fields fields
     cdef int32_t index
     cdef int64_t timestamp = 0, largest = NO_TIMESTAMP
-    if walk:
-        for index in range(count):
-            if read_record(position, end, &fields) != FINE or fields.offset_delta != index:
-                return None
-            if add_overflows(base_time, fields.timestamp_delta, &timestamp):
-                return None
-            if (timestamp < earliest and timestamp != NO_TIMESTAMP) or (need_keys and fields.key_length < 0):
-                return None
-            if timestamp > largest:
-                largest = timestamp
-            position = fields.end
-        if position != end or largest != max_time:  # max_time was compared with `latest` above
-            return None
+    for index in range(count):
+        if read_record(position, end, &fields) != FINE or fields.offset_delta != index:
+            return False
+        if add_overflows(base_time, fields.timestamp_delta, &timestamp):
+            return False
+        if (timestamp < earliest and timestamp != NO_TIMESTAMP) or (need_keys and fields.key_length < 0):
+            return False
+        if timestamp > largest:
+            largest = timestamp
+        position = fields.end
+    return position == end and largest == max_time  # max_time was compared with `latest` above
+
+
+cdef tuple header_of(const uint8_t *at):
     cdef tuple header = <tuple>PyType_GenericAlloc(<PyTypeObject *>BatchHeader, HEADER_FIELDS)
     put_field(header, 0, int64_at(at))
-    put_field(header, 1, size - LOG_OVERHEAD)
+    put_field(header, 1, int32_at(at + 8))
     put_field(header, 2, int32_at(at + 12))
-    put_field(header, 3, MAGIC)
-    put_field(header, 4, crc)
-    put_field(header, 5, attributes)
-    put_field(header, 6, last_delta)
-    put_field(header, 7, base_time)
-    put_field(header, 8, max_time)
-    put_field(header, 9, producer_id)
-    put_field(header, 10, epoch)
-    put_field(header, 11, sequence)
-    put_field(header, 12, count)
+    put_field(header, 3, at[16])
+    put_field(header, 4, <uint32_t>int32_at(at + 17))
+    put_field(header, 5, int16_at(at + 21))
+    put_field(header, 6, int32_at(at + 23))
+    put_field(header, 7, int64_at(at + 27))
+    put_field(header, 8, int64_at(at + 35))
+    put_field(header, 9, int64_at(at + 43))
+    put_field(header, 10, int16_at(at + 51))
+    put_field(header, 11, int32_at(at + 53))
+    put_field(header, 12, int32_at(at + 57))
     return header
 
 
@@ -261,18 +291,23 @@ def plain_batch_producer(records):
 
 def stamped_batch(records, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, int32_t leader_epoch):
     cdef Py_buffer view
-    cdef bint is_copied = end - start <= MAX_COPIED_SIZE
-    cdef bytes stamp
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
     try:
         if start < 0 or end > view.len or end - HEADER_SIZE < start:
             raise ValueError(f"no batch in bytes {start} to {end} of {view.len}")
-        stamp = PyBytes_FromStringAndSize(<const char *>view.buf + start, end - start if is_copied else STAMPED_SIZE)
+        return stamped(records, <const uint8_t *>view.buf, start, end, base_offset, leader_epoch)
     finally:
         PyBuffer_Release(&view)
-    cdef uint8_t *stamped = <uint8_t *>PyBytes_AS_STRING(stamp)
-    put_big_endian(stamped, <uint64_t>base_offset, 8)
-    put_big_endian(stamped + 12, <uint64_t>leader_epoch, 4)
+
+
+cdef tuple stamped(
+    object records, const uint8_t *at, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, int32_t leader_epoch
+):
+    cdef bint is_copied = end - start <= MAX_COPIED_SIZE
+    cdef bytes stamp = PyBytes_FromStringAndSize(<const char *>at + start, end - start if is_copied else STAMPED_SIZE)
+    cdef uint8_t *first = <uint8_t *>PyBytes_AS_STRING(stamp)
+    put_big_endian(first, <uint64_t>base_offset, 8)
+    put_big_endian(first + 12, <uint64_t>leader_epoch, 4)
     return (stamp,) if is_copied else (stamp, records[start + STAMPED_SIZE : end])
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "Record",
     "RecordEncoder",
     "accept_batch",
+    "accept_stamped",
     "compiled",
     "decode_records",
     "java_hash",
@@ -46,6 +47,13 @@ compiled, missing = _load_compiled()
 # or has to be corrected, which `validation` then handles. Only the compiled codec has it.
 accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
+# `accept_batch` and `stamped_batch` in one call, for a batch without a producer id and with base offset 0: returns the
+# buffers to write, the last offset and the largest timestamp (ms), or None. The base offset and the leader epoch to
+# stamp are the second and third argument. Only the compiled codec has it.
+accept_stamped: (
+    Callable[[Buffer, int, int, bool, bool, int, int, int, bool], tuple[tuple[Buffer, ...], int, int] | None] | None
+) = None
+
 if TYPE_CHECKING or not compiled:
     from warmlog.protocol.records.received import plain_batch_producer, stamped_batch
     from warmlog.protocol.records.record import (
@@ -61,6 +69,7 @@ else:
     from warmlog.protocol.records._codec import (
         RecordEncoder,
         accept_batch,
+        accept_stamped,
         decode_records,
         java_hash,
         murmur2,

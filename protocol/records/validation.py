@@ -24,7 +24,7 @@ from warmlog.protocol.errors import (
     UnsupportedCompressionError,
 )
 from warmlog.protocol.records.batch import GIL_RELEASE_SIZE, BatchHeader, read_header, refuse_crc, refuse_cut
-from warmlog.protocol.records.codec import accept_batch, scan_records
+from warmlog.protocol.records.codec import accept_batch, accept_stamped, scan_records
 from warmlog.protocol.records.crc import crc32c
 from warmlog.protocol.records.layout import (
     CODEC_MASK,
@@ -49,6 +49,7 @@ __all__ = [
     "BatchRules",
     "CheckedBatches",
     "NeedsReencodingError",
+    "check_and_stamp",
     "check_batches",
     "check_each",
     "check_records",
@@ -141,6 +142,30 @@ def check_batches(
     if rules.append_time:
         return [(position, with_append_time(header, now_ms)) for position, header in batches]
     return batches
+
+
+def check_and_stamp(
+    view: memoryview, rules: BatchRules, now_ms: int, base_offset: int, leader_epoch: int
+) -> tuple[tuple[Buffer, ...], int, int] | None:
+    """Validate the usual batch as `check_batches` does, and stamp it; return (buffers, last offset, max timestamp).
+
+    Returns None if the batch is not the usual kind, or invalid, or the codec is not compiled: use `check_batches`.
+    The usual kind is stored as it is, has no producer id, and is alone.
+    """
+    size, accept = len(view), accept_stamped
+    if accept is None or rules.codec or rules.append_time or size > rules.max_batch_size:
+        return None
+    return accept(
+        view,
+        base_offset,
+        leader_epoch,
+        rules.walk,
+        size > GIL_RELEASE_SIZE,
+        now_ms,
+        rules.before_max_ms,
+        rules.after_max_ms,
+        rules.need_keys,
+    )
 
 
 def check_each(

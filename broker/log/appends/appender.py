@@ -39,11 +39,11 @@ from warmlog.broker.log.producers.table import Producers
 from warmlog.broker.log.producers.transactions import Effects, Origin, ProducerStep, TransactionMarker
 from warmlog.broker.log.recovery.contiguity import Contiguity
 from warmlog.broker.log.segments.segment import Segment
-from warmlog.broker.log.segments.tail import BatchExtent, IndexEntries, Tail, joined
+from warmlog.broker.log.segments.tail import BatchExtent, Tail, joined
 from warmlog.protocol.records.batch import read_header
 from warmlog.protocol.records.layout import NO_TIMESTAMP, BatchHeader
 from warmlog.protocol.records.markers import EndMarker, Outcome, marker_batch
-from warmlog.protocol.records.validation import CheckedBatches, check_batches, with_append_time
+from warmlog.protocol.records.validation import CheckedBatches, check_and_stamp, check_batches, with_append_time
 
 _CLIENT: Final = Origin.CLIENT  # bound once: reading an enum's member takes longer than the comparison
 
@@ -131,13 +131,20 @@ class Appender:
         """
         rules, tail = self.rules, self._planned
         now_ms = self._clock()
-        view = records if isinstance(records, memoryview) else memoryview(records)
+        view = memoryview(records) if isinstance(records, (bytes, bytearray)) else records
+        base_offset = tail.next_offset
+        size = len(view)
+        fits = size <= tail.segment_bytes
+        accepted = check_and_stamp(view, rules, now_ms, base_offset, leader_epoch) if fits else None
+        if accepted is not None:
+            buffers, last_offset, largest = accepted
+            batch = BatchExtent(last_offset, largest, size)
+            return self._placed(buffers, (batch,), now_ms, leader_epoch, base_offset=base_offset)
         is_client = origin is _CLIENT
         checked = check_batches(view, rules, now_ms, reencoded=reencoded, needs_sequences=is_client)
-        if len(view) > tail.segment_bytes:
-            message = f"{len(view)} bytes of batches exceed segment.bytes ({tail.segment_bytes})"
+        if not fits:
+            message = f"{size} bytes of batches exceed segment.bytes ({tail.segment_bytes})"
             raise RecordListTooLargeError(message)
-        base_offset = tail.next_offset
         producers: Sequence[ProducerState] = ()
         known: Sequence[ProducerBatch] = ()
         is_idempotent = checked[0][1].producer_id >= 0 or len(checked) > 1
@@ -216,14 +223,13 @@ class Appender:
         tail = self._planned
         position = tail.size
         batches: list[BatchExtent] = []
-        entries: list[IndexEntries | None] = []
         number = begin
         while number < len(checked):
             extent = _extent_of(checked[number][1])
             if batches and tail.roll_reason(extent, now_ms) is not None:
                 break
             batches.append(extent)
-            entries.append(tail.add(extent))
+            tail.add(extent)
             number += 1
         last_position, last = checked[number - 1]
         taken = effects[begin:number]
@@ -238,17 +244,16 @@ class Appender:
             leader_epoch=last.leader_epoch,
             roll=roll,
             new_tail=new_tail,
-            buffers=[view[checked[begin][0] : last_position + last.size]],
-            batches=batches,
-            entries=entries,
+            buffers=(view[checked[begin][0] : last_position + last.size],),
+            batches=tuple(batches),
             effects=Effects([step for step, _ in taken if step is not None], epochs),
         )
         return plan, number
 
     def _placed(
         self,
-        buffers: list[Buffer],
-        batches: list[BatchExtent],
+        buffers: tuple[Buffer, ...],
+        batches: tuple[BatchExtent, ...],
         now_ms: int,
         leader_epoch: int,
         *,
@@ -264,19 +269,21 @@ class Appender:
         if roll is not None:
             new_tail = self._state.context.new_tail(tail.next_offset)
             tail = self._planned = new_tail.copy()
+        position = tail.size
+        for batch in batches:
+            tail.add(batch)
         return PlannedAppend(
             base_offset=base_offset,
             last_offset=extent.last_offset,
             max_timestamp=extent.max_timestamp,
             log_append_time=now_ms if self.rules.append_time else NO_TIMESTAMP,
             size=extent.size,
-            position=tail.size,
+            position=position,
             leader_epoch=leader_epoch,
             roll=roll,
             new_tail=new_tail,
             buffers=buffers,
             batches=batches,
-            entries=tail.add_all(batches),  # after `position`, because it moves the tail
             producers=producers,
             effects=effects,
         )
@@ -285,7 +292,9 @@ class Appender:
         """Begin to write all plans, in order, to the active segment's file. Raises OSError."""
         first, active = planned[0], self._state.segments.active
         assert first.position == active.size, "writes follow the order of plans"
-        buffers = first.buffers if len(planned) == 1 else [buffer for each in planned for buffer in each.buffers]
+        buffers = first.buffers
+        if len(planned) > 1:
+            buffers = tuple([buffer for each in planned for buffer in each.buffers])
         return writes.begin(active.append_descriptor(), buffers, first.position)
 
     def end_write(self, write: FileWrite, writes: SharedWrites) -> None:
@@ -296,7 +305,7 @@ class Appender:
         """Commit written plans; return the bytes added. Raises OSError, after the write was undone."""
         active = self._state.segments.active
         assert planned[0].position == active.size, "commits follow the order of plans"
-        added = [entries for each in planned for entries in each.entries if entries is not None]
+        added = [batch.entries for each in planned for batch in each.batches if batch.entries is not None]
         aborted = self._aborted_by(planned)
         if added or aborted:
             self.has_new_names |= self.writer.write_entries(active, joined(added), aborted)
@@ -304,10 +313,9 @@ class Appender:
             self._state.segments.forget_aborted()
         tail, recent = self.committed, active.recent
         for each in planned:
-            for number, batch in enumerate(each.batches):
-                entries = each.entries[number]
-                recent.add(batch.last_offset, tail.size, indexed=entries is not None)
-                tail.repeat(batch, entries)  # as planned, even if settings have changed since then
+            for batch in each.batches:
+                recent.add(batch.last_offset, tail.size, indexed=batch.entries is not None)
+                tail.repeat(batch)  # as planned, even if settings have changed since then
             if each.effects is not None:
                 self._take_effects(each.effects)
             elif each.producers:
@@ -325,14 +333,14 @@ class Appender:
         for epoch, first_offset in effects.epochs:
             self._state.epochs.assign(epoch, first_offset)
 
-    def _aborted_by(self, planned: list[PlannedAppend]) -> list[AbortedTransaction]:
+    def _aborted_by(self, planned: list[PlannedAppend]) -> Sequence[AbortedTransaction]:
         """Return the transaction index entries of the transactions that these appends abort."""
-        aborted: list[AbortedTransaction] = []
         for each in planned:
             if each.effects is not None:
                 break
         else:
-            return aborted
+            return ()
+        aborted: list[AbortedTransaction] = []
         opened = dict(self._state.producers.open_transactions)  # ordered by first offset
         for each in planned:
             steps: Iterable[ProducerStep] = (ProducerStep(state, None, NO_OFFSET) for state in each.producers)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from warmlog.broker.log.index.time import NO_TIMESTAMP
 from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
 from warmlog.broker.log.producers.transactions import Effects
-from warmlog.broker.log.segments.tail import BatchExtent, IndexEntries, RollReason, Tail
+from warmlog.broker.log.segments.tail import BatchExtent, RollReason, Tail
 from warmlog.protocol.errors import InvalidRecordError
 from warmlog.protocol.records.batch import rewritten_start
 from warmlog.protocol.records.codec import stamped_batch
@@ -15,7 +15,7 @@ from warmlog.protocol.records.validation import CheckedBatches
 Buffer = bytes | bytearray | memoryview
 
 
-def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
+def extents(checked: CheckedBatches, base_offset: int) -> tuple[BatchExtent, ...]:
     """Assign offsets to batches, starting at `base_offset`. Raises InvalidRecordError.
 
     A producer sends each batch with base offset 0, or numbers the batches of one request consecutively.
@@ -27,16 +27,16 @@ def extents(checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
         last_offset = next_offset + header.last_offset_delta
         batches.append(BatchExtent(last_offset, header.max_timestamp, header.batch_length + LOG_OVERHEAD))
         next_offset = last_offset + 1
-    return batches
+    return tuple(batches)
 
 
-def extents_after(known: Sequence[ProducerBatch], checked: CheckedBatches, base_offset: int) -> list[BatchExtent]:
+def extents_after(known: Sequence[ProducerBatch], checked: CheckedBatches, base_offset: int) -> tuple[BatchExtent, ...]:
     """Assign offsets as `extents` does, to the batches after the duplicates `known`. Raises InvalidRecordError."""
     skipped = sum(batch.offset_delta + 1 for batch in known)
     return extents(checked, base_offset - skipped)[len(known) :]
 
 
-def whole(batches: list[BatchExtent]) -> BatchExtent:
+def whole(batches: tuple[BatchExtent, ...]) -> BatchExtent:
     """Combine several batches into one extent."""
     if len(batches) == 1:
         return batches[0]
@@ -44,7 +44,7 @@ def whole(batches: list[BatchExtent]) -> BatchExtent:
     return BatchExtent(batches[-1].last_offset, largest, sum(batch.size for batch in batches))
 
 
-def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> list[Buffer]:
+def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_epoch: int) -> tuple[Buffer, ...]:
     """Return the buffers to write: each batch with its base offset and leader epoch.
 
     If other fields of its header have changed, too, the CRC is computed again.
@@ -58,17 +58,17 @@ def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_
         else:
             buffers += stamped_batch(view, position, end, base_offset, leader_epoch)
         base_offset += header.last_offset_delta + 1
-    return buffers
+    return tuple(buffers)
 
 
 class PlannedAppend:
     """Batches with assigned offsets and position, ready to be written. Sizes in bytes, times in ms.
 
-    `buffers` are written end to end at byte `position` of the active segment's file (0 after a `roll`). `entries` has
-    the index entries of each batch. `log_append_time` is -1 unless the topic's `message.timestamp.type` is
-    LogAppendTime. `new_tail` is the end of the empty segment that a `roll` begins. `producers` are the states of
-    idempotent producers after the append. A marker and copies have `effects` instead. `is_duplicate`: all batches are
-    in the log or planned already; the offsets are theirs, and nothing is written.
+    `buffers` are written end to end at byte `position` of the active segment's file (0 after a `roll`).
+    `log_append_time` is -1 unless the topic's `message.timestamp.type` is LogAppendTime. `new_tail` is the end of the
+    empty segment that a `roll` begins. `producers` are the states of idempotent producers after the append. A marker
+    and copies have `effects` instead. `is_duplicate`: all batches are in the log or planned already; the offsets are
+    theirs, and nothing is written.
     """
 
     __slots__ = (
@@ -76,7 +76,6 @@ class PlannedAppend:
         "batches",
         "buffers",
         "effects",
-        "entries",
         "is_duplicate",
         "last_offset",
         "leader_epoch",
@@ -101,9 +100,8 @@ class PlannedAppend:
         leader_epoch: int,
         roll: RollReason | None,
         new_tail: Tail | None,
-        buffers: list[Buffer],
-        batches: list[BatchExtent],
-        entries: list[IndexEntries | None],
+        buffers: tuple[Buffer, ...],
+        batches: tuple[BatchExtent, ...],
         producers: Sequence[ProducerState] = (),
         effects: Effects | None = None,
         is_duplicate: bool = False,
@@ -119,7 +117,6 @@ class PlannedAppend:
         self.new_tail = new_tail
         self.buffers = buffers
         self.batches = batches
-        self.entries = entries
         self.producers = producers
         self.effects = effects
         self.is_duplicate = is_duplicate
@@ -142,8 +139,7 @@ def duplicate_of(
         leader_epoch=leader_epoch,
         roll=None,
         new_tail=None,
-        buffers=[],
-        batches=[],
-        entries=[],
+        buffers=(),
+        batches=(),
         is_duplicate=True,
     )

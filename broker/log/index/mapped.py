@@ -262,7 +262,7 @@ class MappedIndex:
         if not self._extended:
             self._extend(file)
         self._dirty = True
-        file.write_all([data], entries * self.stride)
+        file.write_all((data,), entries * self.stride)
         self._known_entries = entries + len(data) // self.stride
 
     def check_increases(self, key: int, value: int) -> None:
@@ -292,7 +292,7 @@ class MappedIndex:
         if dropped > 0:
             self._known_entries = count
             self._dirty = True
-            self._file.descriptor().write_all([bytes(dropped * self.stride)], count * self.stride)
+            self._file.descriptor().write_all((bytes(dropped * self.stride),), count * self.stride)
 
     def trust_entries(self, count: int) -> None:
         """Treat the first `count` entries as the whole index, for recovery. Memory only."""

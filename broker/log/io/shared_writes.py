@@ -34,7 +34,7 @@ class FileWrite:
 
     __slots__ = ("buffers", "file", "number", "position")
 
-    def __init__(self, file: Descriptor, buffers: list[Buffer], position: int, number: int) -> None:
+    def __init__(self, file: Descriptor, buffers: tuple[Buffer, ...], position: int, number: int) -> None:
         self.file = file
         self.buffers = buffers
         self.position = position
@@ -61,7 +61,7 @@ class SharedWrites:
         if self._worker is not None:
             self._worker.publish()
 
-    def begin(self, file: Descriptor, buffers: list[Buffer], position: int) -> FileWrite:
+    def begin(self, file: Descriptor, buffers: tuple[Buffer, ...], position: int) -> FileWrite:
         """Begin to write buffers end to end; `end` must follow. Only writes to the real disk are shared."""
         number = BY_THE_LOOP
         if self._is_open and type(file.disk) is Disk:

@@ -50,14 +50,15 @@ def joined(entries: Sequence[IndexEntries]) -> IndexEntries:
 
 
 class BatchExtent:
-    """A batch's last offset, largest timestamp (ms) and size (bytes)."""
+    """A batch's last offset, largest timestamp (ms) and size (bytes), and the index entries that `Tail.add` made."""
 
-    __slots__ = ("last_offset", "max_timestamp", "size")
+    __slots__ = ("entries", "last_offset", "max_timestamp", "size")
 
     def __init__(self, last_offset: int, max_timestamp: int, size: int) -> None:
         self.last_offset = last_offset
         self.max_timestamp = max_timestamp
         self.size = size
+        self.entries: IndexEntries | None = None
 
 
 class Tail:
@@ -130,10 +131,13 @@ class Tail:
     def add(self, batch: BatchExtent) -> IndexEntries | None:
         """Append a batch; return its index entries, or None if it gets none."""
         is_indexed = self.unindexed_size > self.index_interval_bytes and self.offset_entries < self.max_offset_entries
-        return self._put(batch, is_indexed=is_indexed, is_timed=self.time_entries < self.max_time_entries - 1)
+        is_timed = self.time_entries < self.max_time_entries - 1
+        batch.entries = entries = self._put(batch, is_indexed=is_indexed, is_timed=is_timed)
+        return entries
 
-    def repeat(self, batch: BatchExtent, entries: IndexEntries | None) -> None:
-        """Append a batch with the entries that `add` returned for it, even if settings have changed since."""
+    def repeat(self, batch: BatchExtent) -> None:
+        """Append a batch that another tail has added, with the same entries, even if settings have changed since."""
+        entries = batch.entries
         self._put(batch, is_indexed=entries is not None, is_timed=entries is not None and bool(entries.time_index))
 
     def _put(self, batch: BatchExtent, *, is_indexed: bool, is_timed: bool) -> IndexEntries | None:
@@ -149,10 +153,6 @@ class Tail:
         self.unindexed_size += size
         self.next_offset = last_offset + 1
         return entries
-
-    def add_all(self, batches: list[BatchExtent]) -> list[IndexEntries | None]:
-        """Append batches in order; return the result of `add` for each."""
-        return [self.add(batch) for batch in batches]
 
     def _index(self, last_offset: int, *, is_timed: bool) -> IndexEntries:
         self.offset_entries += 1

@@ -63,7 +63,7 @@ def test_records_without_a_time_leave_the_time_index_alone() -> None:
 
 def test_a_full_index_gets_no_more_entries_within_one_append() -> None:
     end = tail(config=LogConfig(segment_index_bytes=16, index_interval_bytes=0))
-    added = end.add_all([BatchExtent(offset, offset, 10) for offset in range(6)])
+    added = [end.add(BatchExtent(offset, offset, 10)) for offset in range(6)]
     entries = joined([each for each in added if each is not None])
     assert offsets_of(entries.offset_index) == [(1, 10), (2, 20)]
     assert entries.time_index == b"", "its only slot is for the roll"

@@ -1,4 +1,7 @@
-"""`accept_batch` accepts exactly the plain batches that the reference accepts, with the same header."""
+"""`accept_batch` accepts exactly the plain batches that the reference accepts, with the same header.
+
+`accept_stamped` accepts those without a producer id and with base offset 0, and stamps them as the reference does.
+"""
 
 from struct import pack_into
 from types import ModuleType
@@ -13,6 +16,7 @@ from warmlog.protocol.errors import ProtocolError
 from warmlog.protocol.records import validation
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import CRC_POSITION, CRC_START, HEADER_SIZE, STALE_CRC, UNUSUAL_BITS, BatchHeader
+from warmlog.protocol.records.received import stamped_batch
 from warmlog.protocol.records.record import MAX_INT64
 from warmlog.protocol.records.validation import BatchRules, NeedsReencodingError, check_batches
 
@@ -26,6 +30,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NOW = 1_700_000_000_000
+OFFSET, EPOCH = 1 << 40, 77
 #: Walked or not, without limits and with them, and with a key for every record.
 RULES = (
     BatchRules(walk=False),
@@ -52,6 +57,12 @@ def agree(compiled: ModuleType, data: bytes, now_ms: int = 7) -> None:
         expected = by_reference(data, rules, now_ms)
         assert compiled.accept_batch(data, rules.walk, False, *arguments) == expected
         assert compiled.accept_batch(memoryview(data), rules.walk, True, *arguments) == expected
+        accepted = compiled.accept_stamped(memoryview(data), OFFSET, EPOCH, rules.walk, False, *arguments)
+        if expected is None or expected.producer_id >= 0 or expected.base_offset:
+            assert accepted is None
+        else:
+            buffers = stamped_batch(memoryview(data), 0, len(data), OFFSET, EPOCH)
+            assert accepted == (buffers, OFFSET + expected.last_offset_delta, expected.max_timestamp)
 
 
 def with_its_crc(data: bytearray) -> bytes:
@@ -109,5 +120,19 @@ class TestAgreement:
         for skipped in range(1, 9):
             shifted = memoryview(bytes(skipped) + good)[skipped:]
             assert compiled.accept_batch(shifted, True, False) == check_batches(good)[0][1]
+            assert compiled.accept_stamped(shifted, 5, 1, True, False, NOW, MAX_INT64, MAX_INT64, False) == (
+                stamped_batch(memoryview(good), 0, len(good), 5, 1),
+                5,
+                5,
+            )
         agree(compiled, good[:-1] + bytes([good[-1] ^ 1]))
         agree(compiled, good[:HEADER_SIZE] + bytes([good[HEADER_SIZE] ^ 0x80]) + good[HEADER_SIZE + 1 :])
+
+    def test_on_batches_of_producers_and_with_other_base_offsets(self, compiled: ModuleType) -> None:
+        for producer_id in (-1, 0, 9):
+            for base_offset in (0, 1, -1):
+                sequenced = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 3}
+                agree(compiled, batch(record(), base_offset=base_offset, **sequenced))
+
+    def test_not_on_offsets_that_would_not_fit(self, compiled: ModuleType) -> None:
+        assert compiled.accept_stamped(GOOD, MAX_INT64, 0, True, False, NOW, MAX_INT64, MAX_INT64, False) is None

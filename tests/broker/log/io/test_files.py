@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from warmlog.broker.log.io.disk import Disk
-from warmlog.broker.log.io.files import File, FileSlice, Mapping, OpenFiles
+from warmlog.broker.log.io.files import MOST_CONSIDERED, File, FileSlice, Mapping, OpenFiles
 
 
 class CountingDisk(Disk):
@@ -54,6 +54,28 @@ def test_closing_lets_go_of_the_descriptor_and_using_opens_again(make_file: Call
     assert not disk.open_fds
     assert files.statistics().open == 0
     assert os.pread(file.descriptor().fd, 1, 0) == b"a"
+
+
+def test_what_is_used_again_and_again_stays_open(make_file: Callable[[str], str]) -> None:
+    disk = CountingDisk()
+    files = OpenFiles(limit=3, disk=disk)
+    a, b = (File(files, make_file(name), writable=False) for name in "ab")
+    fds = {a.descriptor().fd, b.descriptor().fd}
+    for number in range(20):
+        File(files, make_file(f"c{number}"), writable=False).descriptor()
+        assert fds == {a.descriptor().fd, b.descriptor().fd}
+    assert files.statistics().evicted == 19
+
+
+def test_an_eviction_considers_a_limited_number_of_files(make_file: Callable[[str], str]) -> None:
+    count = MOST_CONSIDERED + 5
+    files = OpenFiles(limit=count, disk=CountingDisk())
+    opened = [File(files, make_file(str(number)), writable=False) for number in range(count)]
+    for _ in range(2):
+        for each in opened:
+            each.descriptor()
+    File(files, make_file("one more"), writable=False).descriptor()
+    assert [number for number, each in enumerate(opened) if each.held is None] == [MOST_CONSIDERED]
 
 
 def test_the_longest_unused_is_given_up_beyond_the_limit(make_file: Callable[[str], str]) -> None:
@@ -140,7 +162,7 @@ def test_what_a_descriptor_does_is_done_to_its_file_though_others_evict_it(make_
     a, b = (File(files, make_file(name), writable=True) for name in "ab")
     descriptor = a.descriptor()
     b.descriptor()
-    descriptor.write_all([b"xyz", memoryview(b"!")], 2)
+    descriptor.write_all((b"xyz", memoryview(b"!")), 2)
     descriptor.truncate(6)
     descriptor.sync()
     assert descriptor.size() == 6

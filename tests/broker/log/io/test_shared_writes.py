@@ -31,7 +31,7 @@ def test_every_file_gets_what_was_written_to_it(write_thread: Any, files: list[i
         numbers = []
         for number, fd in enumerate(files[: 1 + turn * 27]):
             data = b"%d in %d;" % (number, turn)
-            buffers: list[Buffer] = [data[:3], memoryview(b"<" + data + b">")[4:-1]]
+            buffers: tuple[Buffer, ...] = (data[:3], memoryview(b"<" + data + b">")[4:-1])
             numbers.append((write_thread.put(fd, buffers, len(expected[number])), len(data)))
             expected[number] += data
         for number, size in numbers:
@@ -40,28 +40,28 @@ def test_every_file_gets_what_was_written_to_it(write_thread: Any, files: list[i
 
 
 def test_results_may_be_taken_in_any_order(write_thread: Any, files: list[int]) -> None:
-    numbers = [write_thread.put(fd, [b"x" * size], 0) for size, fd in enumerate(files[:100])]
+    numbers = [write_thread.put(fd, (b"x" * size,), 0) for size, fd in enumerate(files[:100])]
     assert [write_thread.result(number) for number in reversed(numbers)] == list(reversed(range(100)))
 
 
 def test_it_takes_no_more_than_fits(write_thread: Any, files: list[int]) -> None:
-    numbers = [write_thread.put(fd, [b"x"], 0) for fd in files]
-    assert write_thread.put(files[0], [b"y"], 1) == BY_THE_LOOP
+    numbers = [write_thread.put(fd, (b"x",), 0) for fd in files]
+    assert write_thread.put(files[0], (b"y",), 1) == BY_THE_LOOP
     assert [write_thread.result(number) for number in numbers] == [1] * CAPACITY
-    number = write_thread.put(files[0], [b"y"], 1)
+    number = write_thread.put(files[0], (b"y",), 1)
     assert write_thread.result(number) == 1
 
 
 def test_it_takes_few_buffers_of_bytes_and_views_only(write_thread: Any, files: list[int]) -> None:
-    assert write_thread.put(files[0], [b"x"] * (VECTORS + 1), 0) == BY_THE_LOOP
-    assert write_thread.put(files[0], [bytearray(b"x")], 0) == BY_THE_LOOP
-    number = write_thread.put(files[0], [b"x"] * VECTORS, 0)
+    assert write_thread.put(files[0], (b"x",) * (VECTORS + 1), 0) == BY_THE_LOOP
+    assert write_thread.put(files[0], (bytearray(b"x"),), 0) == BY_THE_LOOP
+    number = write_thread.put(files[0], (b"x",) * VECTORS, 0)
     assert write_thread.result(number) == VECTORS
 
 
 def test_an_error_is_that_of_its_file(write_thread: Any, files: list[int]) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
-    numbers = [write_thread.put(fd, [b"x"], 0) for fd in (files[0], full, files[1], -1, files[2])]
+    numbers = [write_thread.put(fd, (b"x",), 0) for fd in (files[0], full, files[1], -1, files[2])]
     results = [write_thread.result(number) for number in numbers]
     os.close(full)
     assert results == [1, -errno.ENOSPC, 1, -errno.EBADF, 1]
@@ -70,7 +70,7 @@ def test_an_error_is_that_of_its_file(write_thread: Any, files: list[int]) -> No
 class ShortThread:
     """Writes at most two bytes."""
 
-    def put(self, fd: int, buffers: list[Buffer], position: int) -> int:
+    def put(self, fd: int, buffers: tuple[Buffer, ...], position: int) -> int:
         return os.pwrite(fd, b"".join(buffers)[:2], position)
 
     def result(self, number: int) -> int:
@@ -88,7 +88,7 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(shared_writes, "start", ShortThread)
     writes, file = SharedWrites(), opened(tmp_path / "a")
     writes.open(MIN_FILES)
-    writes.end(writes.begin(file, [b"abc", b"def"], 0))
+    writes.end(writes.begin(file, (b"abc", b"def"), 0))
     assert file.pread(100, 0) == b"abcdef"
 
 
@@ -96,7 +96,7 @@ def test_an_error_is_raised(write_thread: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shared_writes, "start", lambda: write_thread)
     writes, file = SharedWrites(), opened(Path("/dev/full"))
     writes.open(MIN_FILES)
-    write = writes.begin(file, [b"x"], 0)
+    write = writes.begin(file, (b"x",), 0)
     assert write.number != BY_THE_LOOP
     with pytest.raises(OSError, match="No space left") as raised:
         writes.end(write)
@@ -120,18 +120,18 @@ def test_only_turns_with_several_files_of_the_real_disk_are_shared(
         (MIN_FILES, 0, AnotherDisk(), False),
     ):
         writes.open(count, connections)
-        write = writes.begin(opened(tmp_path / "a", disk), [b"x"], 0)
+        write = writes.begin(opened(tmp_path / "a", disk), (b"x",), 0)
         assert (write.number != BY_THE_LOOP) is is_shared
         writes.end(write)
         writes.close()
-    assert writes.begin(opened(tmp_path / "a"), [b"x"], 0).number == BY_THE_LOOP
+    assert writes.begin(opened(tmp_path / "a"), (b"x",), 0).number == BY_THE_LOOP
 
 
 def test_the_thread_gets_writes_in_groups_and_the_rest_on_request(write_thread: Any, files: list[int]) -> None:
     for count in (1, GROUP - 1, GROUP, 3 * GROUP + 1):
-        numbers = [write_thread.put(fd, [b"x" * (1 + fd % 3)], 0) for fd in files[:count]]
+        numbers = [write_thread.put(fd, (b"x" * (1 + fd % 3),), 0) for fd in files[:count]]
         write_thread.publish()
         write_thread.publish()  # there is nothing left
         assert [write_thread.result(number) for number in numbers] == [1 + fd % 3 for fd in files[:count]]
-        number = write_thread.put(files[0], [b"y"], 0)
+        number = write_thread.put(files[0], (b"y",), 0)
         assert write_thread.result(number) == 1, "it is published when it is needed"

@@ -36,10 +36,10 @@ class Failing:
         self._thread = thread
         self._failed: dict[int, int] = {}
 
-    def put(self, fd: int, buffers: list[Buffer], position: int) -> int:
+    def put(self, fd: int, buffers: tuple[Buffer, ...], position: int) -> int:
         self.writes += 1
         is_refused = os.readlink(f"/proc/self/fd/{fd}") in self.refused
-        number: int = self._thread.put(fd, [buffers[0]] if is_refused else buffers, position)
+        number: int = self._thread.put(fd, buffers[:1] if is_refused else buffers, position)
         if is_refused:
             self._failed[number] = -errno.ENOSPC
         return number
