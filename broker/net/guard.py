@@ -54,15 +54,15 @@ class _RawToken(msgspec.Struct, frozen=True, gc=False):
     request: SaslAuthenticateRequest
 
 
-class KafkaGuard:
+class KafkaGuard(Wire):
     """Kafka's protocol, with a login."""
 
-    __slots__ = ("_inner", "_login", "name")
+    __slots__ = ("_inner", "_login")
 
     def __init__(self, inner: Wire, login: Login) -> None:
+        super().__init__(inner.name)
         self._inner = inner
         self._login = login
-        self.name = inner.name
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
         """Decode a frame that the state of the login permits. Raises ProtocolError."""
@@ -103,16 +103,15 @@ class KafkaGuard:
         return self._inner.refusal(error)
 
 
-class NativeGuard:
+class NativeGuard(Wire):
     """The native protocol, with a login."""
 
-    __slots__ = ("_inner", "_login", "encode", "name")
+    __slots__ = ("_inner", "_login")
 
     def __init__(self, inner: Wire, login: Login) -> None:
+        super().__init__(inner.name)
         self._inner = inner
         self._login = login
-        self.name = inner.name
-        self.encode = inner.encode
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:
         """Decode a frame that the state of the login permits. Raises ProtocolError."""
@@ -126,6 +125,12 @@ class NativeGuard:
         why = "the login has expired" if login.has_expired() else "the listener needs a login"
         raise LoginRequiredError(request_id, f"{request.api}: {why}: authenticate with a user and a password first")
 
+    def encode(
+        self, call: Any, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
+    ) -> list[Sized]:
+        """Encode the reply's frame."""
+        return self._inner.encode(call, response, throttle_ms=throttle_ms, limit=limit, max_bytes=max_bytes)
+
     def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the reply to a frame that could not be decoded; before the login, that a login is required."""
         is_known = self._login.principal is not None or isinstance(error, LoginRequiredError)
@@ -134,4 +139,4 @@ class NativeGuard:
 
 def guarded(inner: Wire, login: Login) -> Wire:
     """Wrap a connection's wire format with a login."""
-    return KafkaGuard(inner, login) if inner.name == KafkaWire.name else NativeGuard(inner, login)
+    return KafkaGuard(inner, login) if isinstance(inner, KafkaWire) else NativeGuard(inner, login)

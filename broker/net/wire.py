@@ -1,7 +1,7 @@
 """One interface to the two wire formats: frames to requests, responses to bytes."""
 
 from collections.abc import Sized
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,13 +27,16 @@ class ErrorReply(NamedTuple):
     response: Response
 
 
-class Wire(Protocol):
-    """The wire format of a listener.
+class Wire:
+    """The wire format of a listener, called `name`.
 
     `call` is the part of a request needed to encode its reply, such as the request id.
     """
 
-    name: str
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Request]:
         """Decode a frame to (call, request), and set the context's version. Raises ProtocolError.
@@ -41,6 +44,7 @@ class Wire(Protocol):
         `limit` is in units of work; beyond it LargeMessageError is raised. Then call this in a worker thread with
         NO_LIMIT.
         """
+        raise NotImplementedError
 
     def encode(
         self, call: Any, response: Response, *, throttle_ms: int = 0, limit: int = LOOP_WORK, max_bytes: int = NO_LIMIT
@@ -50,15 +54,20 @@ class Wire(Protocol):
         `throttle_ms`: how long the client has to pause; only Kafka's protocol has a field for it. Raises
         ReplyTooLargeError if everything but the slices takes more than `max_bytes`.
         """
+        raise NotImplementedError
 
     def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the reply to a frame that could not be decoded; None if the connection must close."""
+        raise NotImplementedError
 
 
-class NativeWire:
+class NativeWire(Wire):
     """The native protocol, encoded with msgpack."""
 
-    name = "native"
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("native")
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[int, Any]:
         """Decode a frame to (request id, request); the first one must be a hello. Raises ProtocolError."""
@@ -86,12 +95,13 @@ class NativeWire:
         return ErrorReply(getattr(error, "request_id", 0), ErrorResponse(error=error.code, message=str(error)))
 
 
-class KafkaWire:
+class KafkaWire(Wire):
     """Kafka's protocol."""
 
-    name = "kafka"
+    __slots__ = ("_codec",)
 
     def __init__(self, codec: Codec) -> None:
+        super().__init__("kafka")
         self._codec = codec
 
     def decode(self, frame: memoryview, context: Context, limit: int = LOOP_WORK) -> tuple[Any, Any]:

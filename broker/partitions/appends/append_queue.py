@@ -38,7 +38,7 @@ from warmlog.broker.partitions.appends.refusal_log import RefusalLog
 from warmlog.broker.partitions.appends.replication import Replication
 from warmlog.broker.partitions.appends.roll_tasks import RollTasks
 from warmlog.broker.partitions.appends.sequence_gaps import SequenceGaps
-from warmlog.broker.partitions.appends.writer import Writer
+from warmlog.broker.partitions.appends.writer import Queued, Writer
 from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
 from warmlog.broker.partitions.disks.write_stalls import ALWAYS_ON_LOOP_BYTES, STALL_IN_THREAD_S
 from warmlog.broker.partitions.reads.waiters import WaitingFetches
@@ -51,18 +51,7 @@ LOCAL: Final = -1  # used as the time to wait for replicas: acks=1
 MAX_GROUP_BYTES: Final = 8 << 20  # per write: efficient for the disk, and milliseconds for a worker
 
 
-class _Write:
-    """A write in progress: its appends and their plans."""
-
-    __slots__ = ("group", "planned", "to_file")
-
-    def __init__(self, group: list[Append], planned: list[PlannedAppend], to_file: FileWrite) -> None:
-        self.group = group
-        self.planned = planned
-        self.to_file = to_file
-
-
-class AppendQueue:
+class AppendQueue(Queued):
     """The appends and rolls of one log, and the `waiters` to notify of new records. Belongs to the event loop."""
 
     def __init__(
@@ -80,7 +69,7 @@ class AppendQueue:
         self._waiters = waiters
         self._queue: list[Append] = []
         self._queued_bytes = 0
-        self._begun: _Write | None = None
+        self._begun: tuple[list[Append], list[PlannedAppend], FileWrite] | None = None  # the write in progress
         self._must_roll = False
         self._lanes = Lanes(log, self, writer.opener, tasks)
         self._rolls = RollTasks(log, self.flushes, tasks, writer.metrics)
@@ -266,37 +255,37 @@ class AppendQueue:
             self._fail(group, error)
             return False
         self.is_writing = True
-        self._begun = _Write(group, planned, to_file)
+        self._begun = group, planned, to_file
         return True
 
     def end_write(self) -> None:
         """End the write that has begun, and settle its appends."""
-        write, self._begun = self._begun, None
-        assert write is not None
+        begun, self._begun = self._begun, None
+        assert begun is not None
+        group, planned, to_file = begun
         try:
-            self._end_on_loop(write)
-            self.log.appends.commit(write.planned)
+            self._end_on_loop(_size_of(group), to_file)
+            self.log.appends.commit(planned)
         except Exception as error:  # noqa: BLE001  # as in `begin_write`
             self.is_writing = False
-            self._fail(write.group, error)
+            self._fail(group, error)
         else:
             self.is_writing = False
             if self._queue:  # appends that arrived during the write
                 self._writer.enlist(self)
-            self._committed(write.group)
+            self._committed(group)
         if self._refusal is not None:
             self._drop_refused()
 
     def _fits_loop(self, size: int) -> bool:
         return self._writer.fits_loop(size, self.flushes.disk.stalls)
 
-    def _end_on_loop(self, write: _Write) -> None:
+    def _end_on_loop(self, size: int, to_file: FileWrite) -> None:
         appends, writes = self.log.appends, self._writer.writes
-        size = _size_of(write.group)
         if size <= ALWAYS_ON_LOOP_BYTES:
-            appends.end_write(write.to_file, writes)
+            appends.end_write(to_file, writes)
         else:
-            self.flushes.disk.stalls.measure(size, partial(appends.end_write, write.to_file, writes))
+            self.flushes.disk.stalls.measure(size, partial(appends.end_write, to_file, writes))
 
     async def settled(self, *, among: int = 0) -> None:
         """Wait until nothing is queued or awaits a flush, and only `among` tasks, which wait here, use the log."""

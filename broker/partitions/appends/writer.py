@@ -4,7 +4,6 @@ Invariant: background tasks are completed even if the broker is cancelled, so th
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import trio
 
@@ -16,21 +15,25 @@ from warmlog.broker.partitions.disks.disk_workers import DiskWorkers
 from warmlog.broker.partitions.disks.write_stalls import ALWAYS_ON_LOOP_BYTES, WriteStalls
 
 
-class Queued(Protocol):
-    """The append queue of a partition."""
+class Queued:
+    """The append queue of a partition, as its writer sees it.
 
-    @property
-    def page_faults(self) -> PageFaults:
-        """The counter of page faults, the same one for all partitions of a broker."""
+    `page_faults`: the counter of page faults, the same one for all partitions of a broker.
+    """
+
+    page_faults: PageFaults
 
     def write_queued(self) -> None:
         """Write the queue, or start a task that does. Never waits."""
+        raise NotImplementedError
 
     def begin_write(self) -> bool:
         """Begin to write the queue, concurrently with other partitions; return whether `end_write` must follow."""
+        raise NotImplementedError
 
     def end_write(self) -> None:
         """End the write in progress."""
+        raise NotImplementedError
 
 
 class Writer:
