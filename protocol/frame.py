@@ -82,8 +82,9 @@ class FrameReader:
             self._begin_large()
         if self._large is not None and self._filled < len(self._large):
             data = self._fill_large(data)
-        rest = self._chunk[self._position :]
-        self._chunk = memoryview(b"".join((rest, data)) if rest else data).toreadonly()
+        if self._position < len(self._chunk):
+            data = b"".join((self._chunk[self._position :], data))
+        self._chunk = memoryview(data)
         self._position = 0
 
     def next_frame(self) -> memoryview | None:

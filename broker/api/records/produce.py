@@ -155,14 +155,23 @@ def begin(request: ProduceRequest, context: Context, partitions: Partitions, pro
     """
     if len(request.partitions) > PIECE:
         return None
-    producer_ids = [plain_batch_producer(requested.records) for requested in request.partitions]
-    if None in producer_ids and not request.is_transactional and any(map(has_transaction, request.partitions)):
-        return Produce(request.acks, [_without_transaction(requested) for requested in request.partitions])
+    is_transactional = isinstance(request.transactional_id, str)
     served = partitions.served
-    local = [served.get((requested.topic, requested.partition)) for requested in request.partitions]
-    if request.is_transactional and any(map(needs_admission, request.partitions, local)):
+    producer_ids: list[int | None] = []
+    local: list[Partition | None] = []
+    all_plain = all_served = True
+    for requested in request.partitions:
+        producer_id = plain_batch_producer(requested.records)
+        partition = served.get((requested.topic, requested.partition))
+        all_plain = all_plain and producer_id is not None
+        all_served = all_served and partition is not None
+        producer_ids.append(producer_id)
+        local.append(partition)
+    if not all_plain and not is_transactional and any(map(has_transaction, request.partitions)):
+        return Produce(request.acks, [_without_transaction(requested) for requested in request.partitions])
+    if is_transactional and any(map(needs_admission, request.partitions, local)):
         return None
-    if None in local and any(_is_new(requested.topic, partitions) for requested in request.partitions):
+    if not all_served and any(_is_new(requested.topic, partitions) for requested in request.partitions):
         return None
     terms = _Terms(request, context, partitions, producers)
     entries: list[Append | ProducedPartition] = []
