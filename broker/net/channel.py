@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 64 << 10  # bytes per read: about 300 small requests; larger frames have their own buffer
 MAX_RECEIVE_BYTES: Final = 1 << 20  # bytes per read into such a buffer: half a millisecond
+SENDING: Final = EPOLLOUT
 READING: Final = EPOLLIN | EPOLLRDHUP
 FAILED: Final = EPOLLHUP | EPOLLERR  # reported by epoll without being requested
 
@@ -98,9 +99,9 @@ class Channel:
         if self.is_closed:
             return
         try:
-            if self._sender and (events & EPOLLOUT or not events):
+            if self._sender and (events & SENDING or not events):
                 self._send()
-            if events & ~EPOLLOUT:
+            if events & ~SENDING:
                 self._readable(events)
             if self._handling.is_behind and not self.is_left_over:
                 self._advance()
@@ -146,7 +147,7 @@ class Channel:
             elif not self._sender and connection.is_answered:
                 self._leave()
             else:
-                self._set_interest(self._interest & EPOLLOUT)
+                self._set_interest(self._interest & SENDING)
         elif handling.is_behind:
             if handling.may_continue:
                 self._turn.again(self)
@@ -154,7 +155,7 @@ class Channel:
             if connection.is_answered:
                 self.close()
             else:
-                self._set_interest(self._interest & EPOLLOUT)
+                self._set_interest(self._interest & SENDING)
         elif self._interest != READING and self.is_receiving:
             self._set_interest(READING)
 
@@ -274,7 +275,7 @@ class Channel:
             return
         finally:
             if self._transport.unsent_bytes:  # TLS has generated an answer
-                self._set_interest(self._interest | EPOLLOUT)
+                self._set_interest(self._interest | SENDING)
         if count:
             self._services.metrics.bytes_in.add(count)
             self._handling.is_behind = True
@@ -315,7 +316,8 @@ class Channel:
         if connection.must_close:
             self._handling.has_failed = True
         elif connection.large_reply is None:
-            connection.watch_first(self._settled)
+            if connection.has_untaken:
+                connection.watch_first(self._settled)
             if self._handling.is_idle:
                 connection.context.end()
         else:
@@ -334,11 +336,11 @@ class Channel:
                 self._services.replies.release(self._reply_share)
             if self._memory.is_counted:
                 self._memory.count(is_waiting=self._handling.is_waiting)
-            self._set_interest(self._interest & ~EPOLLOUT)
+            self._set_interest(self._interest & ~SENDING)
         elif state == FULL:
             connection.sending.begin(perf_counter())
             self._count_replies()
-            self._set_interest(self._interest | EPOLLOUT)
+            self._set_interest(self._interest | SENDING)
         elif state == MORE:
             self._turn.again(self)
         else:

@@ -30,7 +30,6 @@ from warmlog.broker.net.wire import LOOP_WORK, Wire
 from warmlog.protocol.errors import ErrorCode, ProtocolError
 from warmlog.protocol.frame import FrameReader
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError, ReplyTooLargeError, refuse_size
-from warmlog.protocol.request import ProduceRequest
 from warmlog.protocol.response import ErrorResponse, Response
 
 LARGE_REQUEST_BYTES: Final = 16 << 10  # frame size above which freeing the request may take a millisecond
@@ -135,7 +134,7 @@ class Connection:
         self._leaving: list[Exchange] = []  # encoded but not sent
         self._unanswered_requests = 0
         self._unanswered_bytes = 0
-        self._frame: memoryview | None = None  # of the latest request, unless a produce, for `decode_again`
+        self._frame: memoryview | None = None  # of the latest request, for `decode_again`
         self.large_frame: memoryview | None = None  # to be decoded by `decode_large`
         self._decoded: tuple[Any, Any, int] | ProtocolError | None = None  # its result
         self.large_reply: Exchange | None = None  # head of the queue, to be encoded by `encode_large`
@@ -203,12 +202,8 @@ class Connection:
         except LargeMessageError:
             self.large_frame = frame
             raise
-        self._keep(frame, request)
+        self._frame = frame
         return call, request, len(frame)
-
-    def _keep(self, frame: memoryview, request: Any) -> None:
-        """Keep the frame for `decode_again`, unless it is a produce: these are large, and never wait."""
-        self._frame = None if isinstance(request, ProduceRequest) else frame
 
     def decode_large(self) -> None:
         """Decode the large frame for the next `next_request`. Slow: call it in a worker thread."""
@@ -217,7 +212,7 @@ class Connection:
         try:
             call, request = self._wire.decode(frame, self.context, NO_LIMIT)
             self._decoded = call, request, len(frame)
-            self._keep(frame, request)
+            self._frame = frame
         except ProtocolError as error:
             self._decoded = error.with_traceback(None)  # its traceback refers to this stack frame: a cycle
 
@@ -335,26 +330,29 @@ class Connection:
 
         Raises LargeMessageError when that takes more work than `limit`, and ReplyTooLargeError beyond `max_bytes`.
         """
-        encode = self._wire.encode
-        throttle_ms = exchange.throttle_ms
-        if exchange.response is not None:
-            items += encode(exchange.call, exchange.response, throttle_ms=throttle_ms, limit=limit, max_bytes=max_bytes)
+        wire, throttle_ms, response = self._wire, exchange.throttle_ms, exchange.response
+        if response is not None:
+            items += wire.encode(exchange.call, response, throttle_ms=throttle_ms, limit=limit, max_bytes=max_bytes)
         produces = exchange.produces
         for call, produce in produces:
             if produce.is_large:
                 raise LargeMessageError(f"the outcomes of a produce to more than {LARGE} partitions")
-            response = produce.response()
+            outcome = produce.response()
             if produce.acks:
                 pause_ms = throttle_ms if throttle_ms and produce is produces[-1][1] else 0
-                items += encode(call, response, throttle_ms=pause_ms, limit=limit, max_bytes=max_bytes)
-            elif any(partition.error is not ErrorCode.NONE for partition in response.partitions):
+                items += wire.encode(call, outcome, throttle_ms=pause_ms, limit=limit, max_bytes=max_bytes)
+            elif any(partition.error is not ErrorCode.NONE for partition in outcome.partitions):
                 self.must_close = True
                 break
 
+    @property
+    def has_untaken(self) -> bool:
+        """Whether there are requests whose replies are not taken yet."""
+        return bool(self._exchanges)
+
     def watch_first(self, settled: Callable[[], None]) -> None:
         """Have `settled` called when the next unfinished produce of the first exchange is done."""
-        if self._exchanges:
-            self._exchanges[0].notify(settled)
+        self._exchanges[0].notify(settled)
 
     def sent(self, now: float) -> None:
         """Record that all replies taken so far are sent."""

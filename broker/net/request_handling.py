@@ -192,6 +192,7 @@ class RequestHandling:
                 self._next = received
                 self._begin_next()
                 continue
+            connection.drop_frame()  # these are large, and never wait
             produce = begin_produce(request, context)
             if run is None or produce is None:
                 run = self._new_exchange("produce", call)
