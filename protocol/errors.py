@@ -204,3 +204,29 @@ class RecordsRefusedError(ProtocolError):
         super().__init__(message)
         self.code = code
         self.record_errors = record_errors
+
+
+class OutOfTurnError(ProtocolError):
+    """A request arrived before hello."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, request_id: int) -> None:
+        super().__init__("the first request of a connection must be hello")
+        self.request_id = request_id
+
+
+class UnauthenticatedError(ProtocolError):
+    """A request arrived before the login was complete."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class LoginRequiredError(FrameError):
+    """The same error on a native listener, where the client gets a reply before the connection closes."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    def __init__(self, request_id: int, message: str) -> None:
+        super().__init__(message)
+        self.request_id = request_id

@@ -17,7 +17,7 @@ import msgspec
 from warmlog.broker.api.context import Context
 from warmlog.broker.net.wire import LOOP_WORK, ErrorReply, KafkaWire, Wire
 from warmlog.broker.security.sasl import Login, Stage
-from warmlog.protocol.errors import ErrorCode, FrameError, ProtocolError
+from warmlog.protocol.errors import ErrorCode, LoginRequiredError, ProtocolError, UnauthenticatedError
 from warmlog.protocol.frame import LENGTH
 from warmlog.protocol.kafka.api import API_BY_KEY, API_VERSIONS_KEY
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT
@@ -30,22 +30,6 @@ HANDSHAKE_KEY: Final = 17
 AUTHENTICATE_KEY: Final = 36
 _ALLOWED: Final = frozenset({API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_KEY})
 _KEY: Final = Struct(">h")
-
-
-class UnauthenticatedError(ProtocolError):
-    """A request arrived before the login was complete."""
-
-    code = ErrorCode.SASL_AUTHENTICATION_FAILED
-
-
-class LoginRequiredError(FrameError):
-    """The same error on a native listener, where the client gets a reply before the connection closes."""
-
-    code = ErrorCode.SASL_AUTHENTICATION_FAILED
-
-    def __init__(self, request_id: int, message: str) -> None:
-        super().__init__(message)
-        self.request_id = request_id
 
 
 class _RawToken(msgspec.Struct, frozen=True, gc=False):

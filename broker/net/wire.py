@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from warmlog.broker.api.context import Context
-from warmlog.protocol.errors import ErrorCode, ProtocolError
+from warmlog.protocol.errors import OutOfTurnError, ProtocolError
 from warmlog.protocol.kafka.api import Codec, RefusedError
 from warmlog.protocol.kafka.codec.bounds import NO_LIMIT, LargeMessageError
 from warmlog.protocol.kafka.codec.engine import ENGINE
@@ -124,13 +124,3 @@ class KafkaWire(Wire):
     def refusal(self, error: ProtocolError) -> ErrorReply | None:
         """Return the API's own error reply if the request could be read; other frames have none in this protocol."""
         return ErrorReply(error.call, error.response) if isinstance(error, RefusedError) else None
-
-
-class OutOfTurnError(ProtocolError):
-    """A request arrived before hello."""
-
-    code = ErrorCode.INVALID_REQUEST
-
-    def __init__(self, request_id: int) -> None:
-        super().__init__("the first request of a connection must be hello")
-        self.request_id = request_id

@@ -14,9 +14,9 @@ from warmlog.broker.api.records.produce import Produce
 from warmlog.broker.metrics.registry import Metrics
 from warmlog.broker.net import connection as module
 from warmlog.broker.net.connection import Connection, Exchange
-from warmlog.broker.net.wire import NativeWire, OutOfTurnError
+from warmlog.broker.net.wire import NativeWire
 from warmlog.broker.partitions.partition import Partition
-from warmlog.protocol.errors import ErrorCode, FrameError
+from warmlog.protocol.errors import ErrorCode, FrameError, OutOfTurnError
 from warmlog.protocol.native.codec import encode_request
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.request import HelloRequest, MetadataRequest
