@@ -187,12 +187,13 @@ def accept_stamped(
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
-        if view.len < HEADER_SIZE or int64_at(at + 43) >= 0 or int64_at(at) or base_offset > INT64_MAX - INT32_MAX:
+        if view.len < HEADER_SIZE or int64_at(at) or base_offset > INT64_MAX - INT32_MAX:
             return None
         if not is_acceptable(buffer, &view, walk, release_gil, now, before_max, after_max, need_keys):
             return None
         buffers = stamped(buffer, at, 0, view.len, base_offset, leader_epoch)
-        return buffers, base_offset + int32_at(at + 23), int64_at(at + 35)
+        header = header_of(at) if int64_at(at + 43) >= 0 else None
+        return buffers, base_offset + int32_at(at + 23), int64_at(at + 35), header
     finally:
         PyBuffer_Release(&view)
 

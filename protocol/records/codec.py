@@ -47,11 +47,15 @@ compiled, missing = _load_compiled()
 # or has to be corrected, which `validation` then handles. Only the compiled codec has it.
 accept_batch: Callable[[Buffer, bool, bool, int, int, int, bool], BatchHeader | None] | None = None
 
-# `accept_batch` and `stamped_batch` in one call, for a batch without a producer id and with base offset 0: returns the
-# buffers to write, the last offset and the largest timestamp (ms), or None. The base offset and the leader epoch to
-# stamp are the second and third argument. Only the compiled codec has it.
+# `accept_batch` and `stamped_batch` in one call, for a batch with base offset 0: returns the buffers to write, the last
+# offset, the largest timestamp (ms) and, if it has a producer id, its header; or None. The base offset and the leader
+# epoch to stamp are the second and third argument. Only the compiled codec has it.
 accept_stamped: (
-    Callable[[Buffer, int, int, bool, bool, int, int, int, bool], tuple[tuple[Buffer, ...], int, int] | None] | None
+    Callable[
+        [Buffer, int, int, bool, bool, int, int, int, bool],
+        tuple[tuple[Buffer, ...], int, int, BatchHeader | None] | None,
+    ]
+    | None
 ) = None
 
 if TYPE_CHECKING or not compiled:

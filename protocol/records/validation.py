@@ -146,11 +146,12 @@ def check_batches(
 
 def check_and_stamp(
     view: memoryview, rules: BatchRules, now_ms: int, base_offset: int, leader_epoch: int
-) -> tuple[tuple[Buffer, ...], int, int] | None:
-    """Validate the usual batch as `check_batches` does, and stamp it; return (buffers, last offset, max timestamp).
+) -> tuple[tuple[Buffer, ...], int, int, BatchHeader | None] | None:
+    """Validate the usual batch as `check_batches` does, and stamp it.
 
-    Returns None if the batch is not the usual kind, or invalid, or the codec is not compiled: use `check_batches`.
-    The usual kind is stored as it is, has no producer id, and is alone.
+    Returns the buffers to write, the last offset, the max timestamp, and the header if it has a producer id. Returns
+    None if the batch is not the usual kind, or invalid, or the codec is not compiled: use `check_batches`. The usual
+    kind is alone and is stored as it is.
     """
     size, accept = len(view), accept_stamped
     if accept is None or rules.codec or rules.append_time or size > rules.max_batch_size:

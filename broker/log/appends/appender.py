@@ -132,20 +132,24 @@ class Appender:
         rules, tail = self.rules, self._planned
         now_ms = self._clock()
         view = memoryview(records) if isinstance(records, (bytes, bytearray)) else records
-        base_offset = tail.next_offset
-        size = len(view)
+        base_offset, size, is_client = tail.next_offset, len(view), origin is _CLIENT
         fits = size <= tail.segment_bytes
         accepted = check_and_stamp(view, rules, now_ms, base_offset, leader_epoch) if fits else None
         if accepted is not None:
-            buffers, last_offset, largest = accepted
+            buffers, last_offset, largest, header = accepted
             batch = BatchExtent(last_offset, largest, size)
-            return self._placed(buffers, (batch,), now_ms, leader_epoch, base_offset=base_offset)
-        is_client = origin is _CLIENT
+            if header is None:
+                return self._placed(buffers, (batch,), now_ms, leader_epoch, base_offset=base_offset)
+            duplicate = self._state.producers.find_duplicate(header) if is_client else None
+            if duplicate is not None:
+                return duplicate_of((duplicate,), position=tail.size, leader_epoch=leader_epoch, append_time=False)
+            states = self._state.producers.plan_one(header, last_offset, largest, origin=origin, guard=guard)
+            return self._placed(buffers, (batch,), now_ms, leader_epoch, base_offset=base_offset, producers=states)
         checked = check_batches(view, rules, now_ms, reencoded=reencoded, needs_sequences=is_client)
         if not fits:
             message = f"{size} bytes of batches exceed segment.bytes ({tail.segment_bytes})"
             raise RecordListTooLargeError(message)
-        producers: Sequence[ProducerState] = ()
+        producers: tuple[ProducerState, ...] = ()
         known: Sequence[ProducerBatch] = ()
         is_idempotent = checked[0][1].producer_id >= 0 or len(checked) > 1
         if is_idempotent and is_client:
@@ -258,7 +262,7 @@ class Appender:
         leader_epoch: int,
         *,
         base_offset: int,
-        producers: Sequence[ProducerState] = (),
+        producers: tuple[ProducerState, ...] = (),
         effects: Effects | None = None,
     ) -> PlannedAppend:
         """Plan validated batches after all earlier plans, in a new segment if a roll is due."""

@@ -102,7 +102,7 @@ class PlannedAppend:
         new_tail: Tail | None,
         buffers: tuple[Buffer, ...],
         batches: tuple[BatchExtent, ...],
-        producers: Sequence[ProducerState] = (),
+        producers: tuple[ProducerState, ...] = (),
         effects: Effects | None = None,
         is_duplicate: bool = False,
     ) -> None:

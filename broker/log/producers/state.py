@@ -10,14 +10,14 @@ Invariants:
 Source: org.apache.kafka.storage.internals.log.ProducerStateEntry; KIP-98.
 """
 
-from msgspec import Struct
+from typing import Final
 
 from warmlog.protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
-MAX_SEQUENCE = (1 << 31) - 1
-BATCHES_KEPT = 5  # the limit of max.in.flight.requests.per.connection for idempotent producers
-NO_OFFSET = -1
-NO_COORDINATOR_EPOCH = -1
+MAX_SEQUENCE: Final = (1 << 31) - 1
+BATCHES_KEPT: Final = 5  # the limit of max.in.flight.requests.per.connection for idempotent producers
+NO_OFFSET: Final = -1
+NO_COORDINATOR_EPOCH: Final = -1
 
 
 def advanced(sequence: int, count: int) -> int:
@@ -25,13 +25,16 @@ def advanced(sequence: int, count: int) -> int:
     return sequence + count & MAX_SEQUENCE
 
 
-class ProducerBatch(Struct, frozen=True, gc=False):
+class ProducerBatch:
     """A batch in a producer's state; `timestamp` is its largest, in ms."""
 
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
+    __slots__ = ("last_offset", "last_sequence", "offset_delta", "timestamp")
+
+    def __init__(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp: int) -> None:
+        self.last_sequence = last_sequence
+        self.last_offset = last_offset
+        self.offset_delta = offset_delta
+        self.timestamp = timestamp
 
     @property
     def base_offset(self) -> int:
@@ -43,20 +46,43 @@ class ProducerBatch(Struct, frozen=True, gc=False):
         """The sequence of its first record."""
         return advanced(self.last_sequence, -self.offset_delta)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerBatch) and self._fields() == other._fields()
 
-class ProducerState(Struct, frozen=True, gc=False):
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __repr__(self) -> str:
+        return f"ProducerBatch{self._fields()}"
+
+    def _fields(self) -> tuple[int, int, int, int]:
+        return self.last_sequence, self.last_offset, self.offset_delta, self.timestamp
+
+
+class ProducerState:
     """One producer in one log. `batches` are its last ones in its current epoch, oldest first.
 
     `last_timestamp` (ms) is that of its last batch or of the marker that ended its last transaction, and
     `coordinator_epoch` that of the marker. `transaction_first_offset` is where its open transaction began, or -1.
     """
 
-    producer_id: int
-    epoch: int = NO_PRODUCER_EPOCH
-    coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    last_timestamp: int = NO_TIMESTAMP
-    transaction_first_offset: int = NO_OFFSET
-    batches: tuple[ProducerBatch, ...] = ()
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "transaction_first_offset")
+
+    def __init__(  # noqa: PLR0917 - the fields, as in a snapshot
+        self,
+        producer_id: int,
+        epoch: int = NO_PRODUCER_EPOCH,
+        coordinator_epoch: int = NO_COORDINATOR_EPOCH,
+        last_timestamp: int = NO_TIMESTAMP,
+        transaction_first_offset: int = NO_OFFSET,
+        batches: tuple[ProducerBatch, ...] = (),
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.transaction_first_offset = transaction_first_offset
+        self.batches = batches
 
     @property
     def last_sequence(self) -> int:
@@ -67,3 +93,22 @@ class ProducerState(Struct, frozen=True, gc=False):
     def last_offset(self) -> int:
         """The offset of its last record; -1 if its epoch has none yet."""
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerState) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __repr__(self) -> str:
+        return f"ProducerState{self._fields()}"
+
+    def _fields(self) -> tuple[int, int, int, int, int, tuple[ProducerBatch, ...]]:
+        return (
+            self.producer_id,
+            self.epoch,
+            self.coordinator_epoch,
+            self.last_timestamp,
+            self.transaction_first_offset,
+            self.batches,
+        )

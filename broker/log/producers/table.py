@@ -52,6 +52,7 @@ _BUCKETS: Final = 2048
 _GROUP_BITS: Final = 8  # consecutive ids share a bucket, so that a log with few producers has few buckets
 _SCATTER: Final = SystemRandom().getrandbits(61) | 1  # random, so that clients cannot choose ids that share a bucket
 _PRIME: Final = (1 << 61) - 1
+_CLIENT: Final = Origin.CLIENT  # bound once: reading an enum's member takes longer than the comparison
 
 
 class Extent(Protocol):
@@ -131,14 +132,38 @@ class Producers:
         """Return the leading batches that are duplicates of committed or planned ones."""
         duplicates = []
         for _, header in checked:
-            state = self.latest(header.producer_id)
-            if state is None or expected_sequence(state) == header.base_sequence:
-                break
-            batch = find_duplicate(state, header)
+            batch = self.find_duplicate(header)
             if batch is None:
                 break
             duplicates.append(batch)
         return duplicates
+
+    def find_duplicate(self, header: BatchHeader) -> ProducerBatch | None:
+        """Return the committed or planned batch of which this one is a duplicate, or None."""
+        state = self.latest(header.producer_id)
+        if state is None or expected_sequence(state) == header.base_sequence:
+            return None
+        return find_duplicate(state, header)
+
+    def plan_one(
+        self, header: BatchHeader, last_offset: int, max_timestamp: int, *, origin: Origin, guard: int
+    ) -> tuple[ProducerState, ...]:
+        """Validate a batch of a producer as `plan` does, and return its new state."""
+        producer_id = header.producer_id
+        current = self.latest(producer_id)
+        self._check_admissible(header, current)
+        state = followed(
+            current,
+            header,
+            last_offset,
+            max_timestamp,
+            may_begin=self._may_begin(header, guard),
+            has_sequence=origin is _CLIENT,
+        )
+        self.planned[producer_id] = state
+        if state.transaction_first_offset >= 0:
+            self.guards.close(producer_id)
+        return (state,)
 
     def plan(
         self,
@@ -147,30 +172,12 @@ class Producers:
         *,
         origin: Origin = Origin.CLIENT,
         guard: int = 0,
-    ) -> Sequence[ProducerState]:
+    ) -> tuple[ProducerState, ...]:
         """Validate batches that are not duplicates; return the new states, for `commit`.
 
         `guard` allows them to begin a transaction; see `VerificationGuards`. Raises TooManyProducersError and the
         errors of `followed`, and then nothing is planned.
         """
-        has_sequence = origin is Origin.CLIENT
-        if (
-            len(checked) == 1 and (header := checked[0][1]).producer_id >= 0
-        ):  # takes half the time of the general case below
-            extent = extents[0]
-            current = self.latest(header.producer_id)
-            self._check_admissible(header, current)
-            state = followed(
-                current,
-                header,
-                extent.last_offset,
-                extent.max_timestamp,
-                may_begin=self._may_begin(header, guard),
-                has_sequence=has_sequence,
-            )
-            self.planned[header.producer_id] = state
-            self._close_guards((state,))
-            return (state,)
         states: dict[int, ProducerState] = {}
         for (_, header), extent in zip(checked, extents, strict=True):
             producer_id = header.producer_id
@@ -183,19 +190,16 @@ class Producers:
                     extent.last_offset,
                     extent.max_timestamp,
                     may_begin=self._may_begin(header, guard),
-                    has_sequence=has_sequence,
+                    has_sequence=origin is _CLIENT,
                 )
         self.planned.update(states)
-        self._close_guards(tuple(states.values()))
+        for state in states.values():
+            if state.transaction_first_offset >= 0:
+                self.guards.close(state.producer_id)
         return tuple(states.values())
 
     def _may_begin(self, header: BatchHeader, guard: int) -> bool:
         return bool(header.attributes & TRANSACTIONAL_BIT) and self.guards.is_valid(header.producer_id, guard)
-
-    def _close_guards(self, states: Sequence[ProducerState]) -> None:
-        for state in states:
-            if state.transaction_first_offset >= 0:
-                self.guards.close(state.producer_id)
 
     def plan_marker(self, marker: TransactionMarker, timestamp: int) -> ProducerState:
         """Validate a marker; return the new state of its producer, for `commit`.
@@ -221,12 +225,12 @@ class Producers:
                 " (create producers less often, or raise warmlog.producers.max)"
             )
 
-    def commit(self, states: Sequence[ProducerState]) -> None:
+    def commit(self, states: tuple[ProducerState, ...]) -> None:
         """Make planned states the current ones."""
         planned = self.planned
         for state in states:
             producer_id = state.producer_id
-            self[producer_id] = state
+            self._set(producer_id, state)
             if planned.get(producer_id) is state:
                 del planned[producer_id]
 
@@ -242,6 +246,9 @@ class Producers:
         self.planned.clear()
 
     def __setitem__(self, producer_id: int, state: ProducerState) -> None:
+        self._set(producer_id, state)
+
+    def _set(self, producer_id: int, state: ProducerState) -> None:
         active = self._active
         if producer_id not in active:
             self._wake(producer_id)

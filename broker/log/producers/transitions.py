@@ -32,9 +32,10 @@ def expected_sequence(state: ProducerState) -> int:
 def find_duplicate(state: ProducerState, header: BatchHeader) -> ProducerBatch | None:
     """Return the earlier batch of which this one is a duplicate, or None."""
     if header.producer_epoch == state.epoch:
-        last_sequence = header.base_sequence + header.last_offset_delta & MAX_SEQUENCE
+        delta = header.last_offset_delta
+        last_sequence = header.base_sequence + delta & MAX_SEQUENCE
         for batch in state.batches:
-            if batch.last_sequence == last_sequence and batch.offset_delta == header.last_offset_delta:
+            if batch.last_sequence == last_sequence and batch.offset_delta == delta:
                 return batch
     return None
 
@@ -46,7 +47,9 @@ def after_batch(state: ProducerState, header: BatchHeader, last_offset: int, tim
     first_offset = state.transaction_first_offset
     if first_offset < 0 and header.attributes & TRANSACTIONAL_BIT:
         first_offset = last_offset - delta
-    batches = (*state.batches[1 - BATCHES_KEPT :], batch) if epoch == state.epoch else (batch,)
+    batches: tuple[ProducerBatch, ...] = (batch,)
+    if epoch == state.epoch:
+        batches = state.batches[1 - BATCHES_KEPT :] + batches
     return ProducerState(state.producer_id, epoch, state.coordinator_epoch, timestamp, first_offset, batches)
 
 
@@ -89,8 +92,8 @@ def followed(
     `may_begin`: it may begin a transaction, as verified by the coordinator. `has_sequence`: check its sequence.
     Raises OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionStateError.
     """
-    must_continue = header.attributes & TRANSACTIONAL_BIT and not may_begin
-    if must_continue and not continues_transaction(current, header.producer_epoch):
+    is_transactional = header.attributes & TRANSACTIONAL_BIT != 0
+    if is_transactional and not may_begin and not continues_transaction(current, header.producer_epoch):
         raise InvalidTransactionStateError(
             f"{_of(header)} is in no open transaction, and the coordinator has not verified that it may begin one"
         )
@@ -100,7 +103,7 @@ def followed(
         _check_new_epoch(current, header, has_sequence=has_sequence)
     elif has_sequence and header.base_sequence != expected_sequence(current):
         _refuse_sequence(current, header)
-    if current.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
+    if current.transaction_first_offset >= 0 and not is_transactional:
         raise InvalidTransactionStateError(f"{_of(header)} is outside the open transaction")
     return after_batch(current, header, last_offset, timestamp)
 
