@@ -34,6 +34,7 @@ from warmlog.broker.net.sender import Sender
 from warmlog.broker.net.sendfile import FULL, MORE, SENT, TruncatedSliceError
 from warmlog.broker.net.services import Services
 from warmlog.broker.net.transport.transport import Transport
+from warmlog.broker.net.turns.served import Served
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ READING: Final = EPOLLIN | EPOLLRDHUP
 FAILED: Final = EPOLLHUP | EPOLLERR  # reported by epoll without being requested
 
 
-class Channel:
+class Channel(Served):
     """Serves one connection until either end closes it. Closes its transport."""
 
     def __init__(
@@ -59,6 +60,7 @@ class Channel:
 
         `received`: bytes that were received before.
         """
+        super().__init__()
         self.connection = Connection(
             session,
             services.wire_of(session),
@@ -67,7 +69,6 @@ class Channel:
             max_frame_bytes=services.max_frame_bytes,
             max_requests=services.max_requests,
         )
-        self.is_due = self.is_left_over = False  # see Served
         self.is_closed = False
         self._transport = transport
         self._fd = transport.fd

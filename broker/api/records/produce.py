@@ -18,6 +18,7 @@ from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.errors import EXPECTED, RequestError, describe
 from warmlog.broker.api.newcomers import Newcomers
 from warmlog.broker.api.transactions.admission import Admission, Admit, admit_batches, has_transaction, needs_admission
+from warmlog.broker.classes import mypyc_attr
 from warmlog.broker.log.partition_log import PartitionLog
 from warmlog.broker.metadata.topic import (
     AUDIT_TOPIC,
@@ -239,6 +240,7 @@ def _is_new(topic: str, partitions: Partitions) -> bool:
     return (not partitions.has(topic) or partitions.is_pending(topic)) and not is_internal(topic)
 
 
+@mypyc_attr(acyclic=True)
 class _Terms:
     """The fields of a request that apply to each of its batches."""
 

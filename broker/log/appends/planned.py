@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from warmlog.broker.classes import mypyc_attr
 from warmlog.broker.log.index.time import NO_TIMESTAMP
 from warmlog.broker.log.producers.state import ProducerBatch, ProducerState
 from warmlog.broker.log.producers.transactions import Effects
@@ -61,6 +62,7 @@ def stamped(view: memoryview, checked: CheckedBatches, base_offset: int, leader_
     return tuple(buffers)
 
 
+@mypyc_attr(acyclic=True)
 class PlannedAppend:
     """Batches with assigned offsets and position, ready to be written. Sizes in bytes, times in ms.
 

@@ -23,6 +23,7 @@ from mmap import mmap
 from threading import Lock
 from typing import Final
 
+from warmlog.broker.classes import mypyc_attr
 from warmlog.broker.log.io.disk import IOV_MAX, Disk, remaining, write_all
 from warmlog.broker.log.io.page_faults import PageFaults
 from warmlog.broker.log.io.residency import Residency
@@ -95,6 +96,7 @@ class Descriptor:
         self.disk.sync(self.fd)
 
 
+@mypyc_attr(acyclic=True)
 class FileSlice:
     """`length` bytes of an open file from `position` on, the result of a fetch.
 

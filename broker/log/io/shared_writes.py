@@ -10,6 +10,7 @@ from contextlib import suppress
 from os import sched_getaffinity
 from typing import TYPE_CHECKING, Final
 
+from warmlog.broker.classes import mypyc_attr
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import Descriptor
 from warmlog.protocol.records.codec import compiled
@@ -29,6 +30,7 @@ if compiled:
 start = thread_class if len(sched_getaffinity(0)) > 1 else None
 
 
+@mypyc_attr(acyclic=True)
 class FileWrite:
     """A write that has begun: `buffers` end to end at `position`. They must not change until its end."""
 

@@ -12,6 +12,7 @@ Source: org.apache.kafka.storage.internals.log.ProducerStateEntry; KIP-98.
 
 from typing import Final
 
+from warmlog.broker.classes import mypyc_attr
 from warmlog.protocol.records.layout import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
 MAX_SEQUENCE: Final = (1 << 31) - 1
@@ -25,6 +26,7 @@ def advanced(sequence: int, count: int) -> int:
     return sequence + count & MAX_SEQUENCE
 
 
+@mypyc_attr(acyclic=True)
 class ProducerBatch:
     """A batch in a producer's state; `timestamp` is its largest, in ms."""
 
@@ -59,6 +61,7 @@ class ProducerBatch:
         return self.last_sequence, self.last_offset, self.offset_delta, self.timestamp
 
 
+@mypyc_attr(acyclic=True)
 class ProducerState:
     """One producer in one log. `batches` are its last ones in its current epoch, oldest first.
 

@@ -3,7 +3,7 @@
 A partition may have a few producers for months, or a new one for every message. Each is remembered for
 `producer.id.expiration.ms` after its last batch, so that retries are recognized as duplicates. The memory this takes:
 
-    active, recent   used in the current or the previous generation: `ProducerState`, 0.4 to 1.2 KB each, at most
+    active, recent   used in the current or the previous generation: `ProducerState`, 0.3 to 0.6 KB each, at most
                      2 x MAX_ACTIVE
     idle             packed to about 0.2 KB each, oldest first within each bucket
 

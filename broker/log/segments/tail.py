@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from warmlog.broker.classes import mypyc_attr
 from warmlog.broker.log.config import LogConfig
 from warmlog.broker.log.index.mapped import MAX_RELATIVE_OFFSET
 from warmlog.broker.log.index.offset import OffsetIndex
@@ -49,6 +50,7 @@ def joined(entries: Sequence[IndexEntries]) -> IndexEntries:
     return IndexEntries(b"".join(each.offset_index for each in entries), b"".join(each.time_index for each in entries))
 
 
+@mypyc_attr(acyclic=True)
 class BatchExtent:
     """A batch's last offset, largest timestamp (ms) and size (bytes), and the index entries that `Tail.add` made."""
 

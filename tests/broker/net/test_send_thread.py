@@ -11,6 +11,7 @@ import trio
 from tests.broker.clients import Running, batch, produce_request
 from warmlog.broker.net.turns import send_thread
 from warmlog.broker.net.turns.send_thread import MIN_REPLIES, MIN_TURN_S, SharedSends
+from warmlog.broker.net.turns.served import Served
 
 CAPACITY = 1024
 CLIENTS = 16
@@ -100,7 +101,7 @@ def test_the_end_waits_for_what_was_put(start_thread: Any, pair: tuple[socket.so
 
 def test_only_busy_turns_use_it(pair: tuple[socket.socket, socket.socket], started: list[Any]) -> None:
     ours, peer = pair
-    owner: Any = None
+    owner = Served()
     sends = SharedSends()
     for replies, turn_s, is_busy in [
         (MIN_REPLIES - 1, 1.0, False),

@@ -11,16 +11,17 @@ import trio.testing
 
 from warmlog.broker.metrics.loop_guard import LoopGuard
 from warmlog.broker.net.turns import turn as module
+from warmlog.broker.net.turns.served import Served
 from warmlog.broker.net.turns.turn import PROMPT_TURNS, ServingTurn
 
 
-class FakeServed:
+class FakeServed(Served):
     """Reads what comes, a byte at a time, and is due for each."""
 
     def __init__(self, turn: ServingTurn, name: str, events: list[str]) -> None:
+        super().__init__()
         self.ours, self.peer = socket.socketpair()
         self.name = name
-        self.is_due = self.is_left_over = False
         self.defect: Exception | None = None
         self._turn = turn
         self._events = events
