@@ -6,7 +6,7 @@ Source: org.apache.kafka.coordinator.group.OffsetMetadataManager, GroupCoordinat
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress, islice
@@ -36,6 +36,7 @@ from warmlog.protocol.kafka.group_records import (
     encode_offset_key,
     encode_offsets,
 )
+from warmlog.protocol.kafka.messages.groups.offsets import IdentifiedOffset
 from warmlog.protocol.partitions import TopicPartition
 from warmlog.protocol.records.record import MAX_INT64
 
@@ -104,12 +105,14 @@ class OffsetCommits:
             checked = check_offsets(step, self._partitions.by_name, max_metadata_size)
             errors += checked
             indexes, chosen = _valid(range(start, start + len(step)), step, checked)
+            topic_ids = self._requested_ids(chosen)
             await checkpoint()
             if not chosen:
                 continue
             error = ErrorCode.NONE if producer is None else _failure_of(writes)
             error = error or await self._check_commit(name, committer, chosen, in_transaction=producer is not None)
             refused = [error] * len(chosen) if error else self._refused(name, committer, chosen, producer)
+            refused = self._with_lost(refused, chosen, topic_ids)
             if any(refused):
                 for index, error in zip(indexes, refused, strict=True):
                     errors[index] = error
@@ -129,6 +132,27 @@ class OffsetCommits:
     def exists(self, requested: OffsetToCommit) -> bool:
         """Return whether the partition of an offset exists, online or offline."""
         return self._partitions.exists(requested.topic, requested.partition)
+
+    def _requested_ids(self, offsets: Sequence[OffsetToCommit]) -> dict[str, bytes]:
+        """Return the ids of the topics that a request means: those it has, or those that its names have now."""
+        topic_ids: dict[str, bytes] = {}
+        for each in offsets:
+            if each.topic not in topic_ids:
+                topic_ids[each.topic] = _id_of(each) or self._topic_id(each.topic)
+        return topic_ids
+
+    def _with_lost(
+        self, refused: list[ErrorCode], offsets: Sequence[OffsetToCommit], topic_ids: Mapping[str, bytes]
+    ) -> list[ErrorCode]:
+        """Add to the error codes of offsets, if any, those of topics that were deleted since their ids were taken."""
+        lost = {topic for topic, topic_id in topic_ids.items() if self._topic_id(topic) != topic_id}
+        if not lost:
+            return refused
+        errors = refused or [ErrorCode.NONE] * len(offsets)
+        return [
+            error or (_unknown(each) if each.topic in lost else ErrorCode.NONE)
+            for error, each in zip(errors, offsets, strict=True)
+        ]
 
     async def _check_commit(
         self, name: str, committer: Committer, offsets: Sequence[OffsetToCommit], *, in_transaction: bool
@@ -382,6 +406,17 @@ class OffsetCommits:
     def _topic_id(self, name: str) -> bytes:
         topic = self._partitions.topic(name)
         return NO_TOPIC_ID if topic is None else topic.id.bytes
+
+
+def _id_of(requested: OffsetToCommit) -> bytes:
+    """Return the topic id by which a request names a topic; nothing for one named by its name."""
+    topic_id = requested.topic_id if isinstance(requested, IdentifiedOffset) else NO_TOPIC_ID
+    return b"" if topic_id == NO_TOPIC_ID else topic_id
+
+
+def _unknown(requested: OffsetToCommit) -> ErrorCode:
+    """Return the error of an offset whose topic does not exist."""
+    return ErrorCode.UNKNOWN_TOPIC_ID if _id_of(requested) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _valid(

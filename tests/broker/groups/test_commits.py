@@ -25,6 +25,7 @@ from warmlog.broker.partitions.partition import Partition
 from warmlog.protocol.errors import ErrorCode
 from warmlog.protocol.groups import GroupState, JoinGroupResponse, OffsetToCommit
 from warmlog.protocol.kafka.group_records import NO_TIME, OffsetAndMetadata
+from warmlog.protocol.kafka.messages.groups.offsets import IdentifiedOffset
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.markers import Outcome
 
@@ -554,3 +555,39 @@ async def test_an_offset_of_a_topic_that_is_deleted_during_the_commit_is_removed
     async with serving(tmp_path) as broker:
         assert broker.committed() is None
         assert not broker.has_pending()
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+@pytest.mark.parametrize("in_transaction", [False, True])
+async def test_an_offset_is_refused_if_its_topic_is_deleted_before_it_is_written(
+    tmp_path: Path, in_transaction: bool, is_created_again: bool
+) -> None:
+    async with serving(tmp_path) as broker:
+
+        async def delete() -> None:
+            await broker.partitions.delete("orders")
+            if is_created_again:
+                await broker.partitions.ensure("orders")
+
+        if in_transaction:
+            errors = await _commit_in_transaction(broker, 1, delete)
+        else:
+            offsets = [OffsetToCommit(topic="orders", partition=0, offset=5)]
+            errors = await broker.service.commits.commit("g", OUTSIDE, offsets, retention_ms=None, checkpoint=delete)
+        assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        await broker.partitions.ensure("orders")
+        assert broker.committed() is None
+        assert not broker.has_pending()
+
+
+async def test_an_offset_for_the_id_of_a_deleted_topic_is_not_committed_for_its_successor(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        former = broker.partitions.topic("orders")
+        assert former is not None
+        await broker.partitions.delete("orders")
+        await broker.partitions.ensure("orders")
+        offset = IdentifiedOffset(topic="orders", topic_id=former.id.bytes, partition=0, offset=5)
+        assert await broker.service.commits.commit("g", OUTSIDE, [offset], retention_ms=None) == [
+            ErrorCode.UNKNOWN_TOPIC_ID
+        ]
+        assert broker.committed() is None
