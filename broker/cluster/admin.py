@@ -130,10 +130,10 @@ async def _add_rest(node: StoreNode, name: str, topic_id: UUID, assignment: Assi
         await node.commit(step)
 
 
-async def delete_topic(node: StoreNode, name: str) -> None:
-    """Delete a topic. Raises RefusedError if there is none."""
+async def delete_topic(node: StoreNode, name: str, topic_id: UUID | None = None) -> None:
+    """Delete a topic. Raises RefusedError if there is none, or only one with another id."""
     topic = node.image.topics.get(name)
-    if topic is None:
+    if topic is None or topic_id not in {None, topic.id}:
         raise RefusedError(f"no topic {name!r}")
 
     def step(image: ClusterImage) -> Decision | None:

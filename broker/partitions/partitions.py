@@ -335,10 +335,15 @@ class Partitions:
         await self.changes.alter_broker(change, checkpoint, validate_only=validate_only)
 
     async def delete_all(
-        self, names: Sequence[str], checkpoint: Checkpoint = trio.lowlevel.checkpoint, *, answers_early: bool = False
+        self,
+        names: Sequence[str],
+        checkpoint: Checkpoint = trio.lowlevel.checkpoint,
+        *,
+        answers_early: bool = False,
+        ids: Mapping[str, bytes] | None = None,
     ) -> Failures:
         """Delete topics of distinct names, and return the failures by name. See `Topics.delete`."""
-        return await self.changes.delete(names, checkpoint, answers_early=answers_early)
+        return await self.changes.delete(names, checkpoint, answers_early=answers_early, ids=ids)
 
     async def delete(self, name: str) -> None:
         """Delete one topic. Raises UnknownTopicError, MetadataError."""

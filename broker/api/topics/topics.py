@@ -22,11 +22,13 @@ from warmlog.broker.partitions.topics.catalog import registered
 from warmlog.broker.security.quotas.client_quotas import ClientQuotas
 from warmlog.broker.settings.topics import check_setting_name
 from warmlog.protocol.errors import ErrorCode
+from warmlog.protocol.kafka.codec.bounds import NO_TOPIC_ID
 from warmlog.protocol.kafka.messages.common import UNKNOWN_TOPIC_NAME
 from warmlog.protocol.kafka.messages.topics.changes import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     KafkaCreatedTopic,
+    KafkaDeleteTopicsRequest,
     KafkaNewTopic,
     NewPartitions,
 )
@@ -231,10 +233,11 @@ class TopicsApi:
                     count += size
             await context.checkpoint()
         is_large = count > MANY_PARTITIONS
-        failures = await self._partitions.delete_all(named, context.checkpoint, answers_early=is_large)
+        ids = await _requested_ids(request, context)
+        failures = await self._partitions.delete_all(named, context.checkpoint, answers_early=is_large, ids=ids)
         failures.update(dict.fromkeys(throttled, _throttled()))
         failures.update((name, InvalidTopicError(f"{name} is in use: set warmlog.audit.topic=false")) for name in kept)
-        deleted = await context.map(partial(_deleted, twice=twice, failures=failures), request.topics)
+        deleted = await context.map(partial(_deleted, twice=twice, failures=failures, ids=ids), request.topics)
         await context.empty(failures)
         return DeleteTopicsResponse(topics=deleted)
 
@@ -316,10 +319,23 @@ class TopicsApi:
         await self._check_assignment(requested.assignments, context)
 
 
-def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception]) -> TopicResult:
+async def _requested_ids(request: DeleteTopicsRequest, context: Context) -> dict[str, bytes]:
+    """Return the ids of the topics that were requested by id, by name."""
+    ids: dict[str, bytes] = {}
+    if isinstance(request, KafkaDeleteTopicsRequest):
+        for name, topic_id in zip(request.topics, request.topic_ids, strict=True):
+            if topic_id != NO_TOPIC_ID:
+                ids[name] = topic_id
+            await context.checkpoint()
+    return ids
+
+
+def _deleted(name: str, *, twice: set[str], failures: Mapping[str, Exception], ids: Mapping[str, bytes]) -> TopicResult:
     failure = failures.get(name)
     if name in twice:
         failure = _named_twice()
+    elif name in ids and isinstance(failure, UnknownTopicError):
+        return TopicResult(name=UNKNOWN_TOPIC_NAME, error=ErrorCode.UNKNOWN_TOPIC_ID)
     elif name == UNKNOWN_TOPIC_NAME:
         failure = UnknownTopicError(f"no topic {name!r}")
     return TopicResult(name=name) if failure is None else _failed(name, failure)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple, TypeAlias
+from uuid import UUID
 
 import trio
 
@@ -46,8 +47,8 @@ class Executor(ABC):
         """Add partitions to a topic. Raises MetadataError, RefusedError, OSError, LogError."""
 
     @abstractmethod
-    async def delete(self, names: Sequence[str], answers_early: bool, /) -> Failures:
-        """Delete topics; return the failures."""
+    async def delete(self, topics: Mapping[str, UUID], answers_early: bool, /) -> Failures:
+        """Delete the topics with these names and ids; return the failures."""
 
     @abstractmethod
     def seen(self, name: str, state: TopicState, known: Topic | None, /) -> Topic | None:

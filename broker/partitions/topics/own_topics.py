@@ -25,6 +25,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from uuid import UUID
 
 import trio
 
@@ -237,13 +238,14 @@ class OwnTopics(Executor):
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], answers_early: bool, /) -> Failures:
+    async def delete(self, topics: Mapping[str, UUID], answers_early: bool, /) -> Failures:
         """Delete topics; see `Topics.delete`."""
-        return await self._answer(names, partial(self._delete, names, answers_early))
+        return await self._answer(topics, partial(self._delete, topics, answers_early))
 
-    async def _delete(self, names: Sequence[str], answers_early: bool, request: _Request) -> None:
-        topics = {name: self._map.topics[name] for name in names if name in self._map.topics}
-        request.failures |= {name: unknown_topic(name) for name in names if name not in topics}
+    async def _delete(self, wanted: Mapping[str, UUID], answers_early: bool, request: _Request) -> None:
+        known = {name: self._map.topics.get(name) for name in wanted}
+        topics = {name: topic for name, topic in known.items() if topic is not None and topic.id == wanted[name]}
+        request.failures |= {name: unknown_topic(name) for name in wanted if name not in topics}
         failures = await admin.begin_local_deletion(self._node, topics)
         request.failures |= failures
         doomed: list[Partition] = []

@@ -198,18 +198,18 @@ class SharedTopics(Executor):
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], _: bool, /) -> Failures:
+    async def delete(self, topics: Mapping[str, UUID], _: bool, /) -> Failures:
         """Delete topics, and return the failures: UnknownTopicError, MetadataError."""
         failures: Failures = {}
         async with trio.open_nursery() as nursery:
-            for name in names:
-                nursery.start_soon(self._delete, name, failures)
+            for name, topic_id in topics.items():
+                nursery.start_soon(self._delete, name, topic_id, failures)
                 await trio.lowlevel.checkpoint()
         return failures
 
-    async def _delete(self, name: str, failures: Failures) -> None:
+    async def _delete(self, name: str, topic_id: UUID, failures: Failures) -> None:
         try:
-            await admin.in_time(lambda: admin.delete_topic(self._node, name))
+            await admin.in_time(lambda: admin.delete_topic(self._node, name, topic_id))
         except RefusedError:
             failures[name] = unknown_topic(name)
         except MetadataError as error:

@@ -181,17 +181,27 @@ class Topics:
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    async def delete(self, names: Sequence[str], checkpoint: Checkpoint, *, answers_early: bool = False) -> Failures:
+    async def delete(
+        self,
+        names: Sequence[str],
+        checkpoint: Checkpoint,
+        *,
+        answers_early: bool = False,
+        ids: Mapping[str, bytes] | None = None,
+    ) -> Failures:
         """Delete topics, and return the failures: UnknownTopicError, MetadataError.
 
         The topics become unavailable immediately; their files are removed after `file.delete.delay.ms`.
-        `answers_early`: return before their directories are renamed.
+        `answers_early`: return before their directories are renamed. `ids`: of topics that were requested by id; a
+        topic that has another one by now stays, as does one that is created while its predecessor is deleted.
         """
         failures: Failures = {}
-        existing: list[str] = []
+        existing: dict[str, UUID] = {}
+        wanted = ids or {}
         for name in names:
-            if name in self._map.topics or name in self._map.pending:
-                existing.append(name)
+            topic = self._map.topics.get(name)
+            if topic is not None and topic.id.bytes == wanted.get(name, topic.id.bytes):
+                existing[name] = topic.id
             else:
                 failures[name] = unknown_topic(name)
             await checkpoint()

@@ -1,5 +1,7 @@
 """Changes of topics, replicas and settings from any broker."""
 
+from uuid import UUID
+
 import pytest
 import trio
 import trio.testing
@@ -149,6 +151,14 @@ async def test_deleting_a_topic_leaves_marks_for_its_brokers(autojump_clock: Moc
         assert nodes[2].node.image.gone == {key.topic_id: {1, 2}}
         with pytest.raises(RefusedError, match="no topic"):
             await admin.delete_topic(nodes[2].node, "t")
+
+
+async def test_deleting_a_topic_by_a_former_id_leaves_it(autojump_clock: MockClock) -> None:
+    async with three_nodes() as nodes:
+        key = await created(nodes, [[1, 2]])
+        with pytest.raises(RefusedError, match="no topic"):
+            await admin.delete_topic(nodes[1].node, "t", UUID(int=1))
+        assert nodes[1].node.image.topics["t"].id == key.topic_id
 
 
 async def test_settings_are_changed_without_losing_those_of_others(autojump_clock: MockClock) -> None:

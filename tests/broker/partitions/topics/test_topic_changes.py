@@ -332,3 +332,17 @@ async def test_a_producer_waits_for_a_topic_that_is_being_created(
             nursery.start_soon(produce)
             await other.ask(MetadataRequest())
             go_on.set()
+
+
+async def test_a_deletion_leaves_the_next_topic_of_the_name(tmp_path: Path) -> None:
+    async with rig(tmp_path) as made:
+        await create(made.partitions, "again")
+        former = made.partitions.topics()[0].id
+        assert await made.partitions.delete_all(["again"], ids={"again": former.bytes}) == {}
+        await create(made.partitions, "again")
+        for failures in (
+            await made.partitions.delete_all(["again"], ids={"again": former.bytes}),
+            await made.partitions.changes._executor.delete({"again": former}, False),
+        ):
+            assert type(failures["again"]) is UnknownTopicError
+        assert await writable(made, "again")
