@@ -4,6 +4,8 @@ Invariants:
 1. An unknown user gets the same answers as a known one with a wrong password. Its salt is a function of its name;
    number of iterations and length of the salt are those of most users. Checking its password takes as long.
 2. The text of an error never contains data of the client.
+3. A login completes only while its credential is the current one: not if the user, the password or the token was
+   removed or changed since the exchange began. Kafka does not check this.
 """
 
 import hmac
@@ -130,8 +132,8 @@ class ScramServer:
     `token` is set for a login with a delegation token; `user` is then its owner.
     """
 
-    __slots__ = ("_bare", "_binding", "_challenge", "_credential", "_lookup", "_mechanism", "_nonce", "_tokens",
-                 "_unknown", "is_complete", "token", "user")  # fmt: skip
+    __slots__ = ("_bare", "_binding", "_challenge", "_credential", "_lookup", "_mechanism", "_name", "_nonce",
+                 "_tokens", "_unknown", "is_complete", "token", "user")  # fmt: skip
 
     def __init__(
         self, mechanism: Mechanism, lookup: Lookup, unknown: UnknownUsers, nonce: str,
@@ -145,7 +147,7 @@ class ScramServer:
         self._unknown = unknown
         self._nonce = nonce  # the server's part, then the whole nonce
         self._credential: ScramCredential | None = None
-        self._bare = self._binding = self._challenge = ""
+        self._bare = self._binding = self._challenge = self._name = ""
         self.user = ""
         self.is_complete = False
 
@@ -172,7 +174,7 @@ class ScramServer:
             raise SaslError("delegation tokens are not enabled")
         if len(user) > MAX_NAME or len(fields["r"]) > MAX_NAME:
             raise SaslError("a user name or a nonce is too long")
-        self.user = user
+        self.user = self._name = user
         self._bare = bare
         self._binding = encode(f"{flag},{authorized},".encode())
         self._nonce = fields["r"] + self._nonce
@@ -191,6 +193,14 @@ class ScramServer:
         self.user = self.token.owner
         return self.token.credential
 
+    def _current(self) -> ScramCredential | None:
+        """Return the present credential of the user or token, which may have changed since the first message."""
+        if self.token is None:
+            return self._lookup(self._name, self._mechanism.name)
+        assert self._tokens is not None
+        self.token = self._tokens(self._name, self._mechanism.name)
+        return None if self.token is None else self.token.credential
+
     def _final(self, message: str) -> bytes:
         """Check `c=HEADER,r=NONCE,p=PROOF`."""
         assert self._credential is not None
@@ -207,6 +217,8 @@ class ScramServer:
         signed = f"{self._bare},{self._challenge},{bare}".encode()
         client_key = xor(proof, mechanism.mac(credential.stored_key, signed))
         if not hmac.compare_digest(mechanism.hash(client_key), credential.stored_key):
+            raise SaslError(WRONG)
+        if self._current() != credential:
             raise SaslError(WRONG)
         self.is_complete = True
         return f"v={encode(mechanism.mac(credential.server_key, signed))}".encode()
@@ -264,7 +276,7 @@ class PlainServer:
     def end(self, *, is_right: bool) -> bytes:
         """Complete the exchange, and return the empty answer. Raises SaslError for a wrong password."""
         self._password = ""
-        if not is_right:
+        if not is_right or self._lookup(self.user, self._mechanism.name) != self._credential:
             raise SaslError(WRONG)
         self.is_complete = True
         return b""

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from warmlog.broker.security.delegation_tokens import DelegationToken, TokenSecret, fingerprint, token_lookup
-from warmlog.broker.security.scram import ScramServer, UnknownUsers
+from warmlog.broker.security.scram import ScramServer, TokenLookup, UnknownUsers
 from warmlog.protocol.scram import MECHANISMS, Mechanism, SaslError, ScramClient
 
 SECRET = TokenSecret("a secret")
@@ -18,7 +18,13 @@ UNKNOWN = UnknownUsers(lambda: b"shared")
 
 
 def exchange(mechanism: Mechanism, token: DelegationToken, name: str, password: str, now_ms: int = 100) -> ScramServer:
-    lookup = token_lookup(SECRET, lambda: {"id": token}, lambda: now_ms)
+    return _log_in(token_lookup(SECRET, lambda: {"id": token}, lambda: now_ms), mechanism, name, password)
+
+
+def _log_in(
+    lookup: TokenLookup, mechanism: Mechanism = MECHANISMS["SCRAM-SHA-256"], name: str = "id", password: str = ""
+) -> ScramServer:
+    password = password or PASSWORD
     server = ScramServer(mechanism, lambda *_: None, UNKNOWN, "server", lookup)
     client = ScramClient(mechanism, name, password, "client")
     client._bare += ",tokenauth=true"
@@ -51,6 +57,21 @@ def test_a_token_logs_its_owner_in(mechanism: Mechanism) -> None:
 def test_others_do_not(token: DelegationToken, name: str, password: str, now_ms: int) -> None:
     with pytest.raises(SaslError, match="invalid credentials"):
         exchange(MECHANISMS["SCRAM-SHA-256"], token, name, password, now_ms)
+
+
+@pytest.mark.parametrize("ended", [None, replace(TOKEN, expires_at=50), replace(TOKEN, credentials={})])
+def test_a_token_that_ends_during_a_login_completes_none(ended: DelegationToken | None) -> None:
+    tokens = [{"id": TOKEN}, {} if ended is None else {"id": ended}]  # at the first look-up and afterwards
+    lookup = token_lookup(SECRET, lambda: tokens.pop(0), lambda: 60)
+    with pytest.raises(SaslError, match="invalid credentials"):
+        _log_in(lookup)
+
+
+def test_a_login_is_valid_until_its_token_ends_by_then() -> None:
+    tokens = [{"id": TOKEN}, {"id": replace(TOKEN, expires_at=70)}]
+    token = _log_in(token_lookup(SECRET, lambda: tokens.pop(0), lambda: 60)).token
+    assert token is not None
+    assert token.expires_at == 0.07
 
 
 def test_an_unknown_token_looks_like_a_known_one() -> None:

@@ -198,6 +198,31 @@ def test_plain_checks_the_password_of_any_mechanism() -> None:
             plain(message)
 
 
+@pytest.mark.parametrize("password", [None, "another", "pencil"])
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_credential_that_is_removed_or_replaced_during_a_login_completes_none(
+    is_plain: bool, password: str | None
+) -> None:
+    salted = SCRAM_SHA_256.salted_password(password or "", b"another salt", 4096)
+    replaced = ScramCredential.of_salted(SCRAM_SHA_256, salted, b"another salt", 4096) if password else None
+    credentials = [STORED["user", "SCRAM-SHA-256"], replaced]  # at the first look-up and afterwards
+
+    def changing(*_: str) -> ScramCredential | None:
+        return credentials.pop(0)
+
+    with pytest.raises(SaslError, match="invalid credentials"):
+        if is_plain:
+            plain_side = PlainServer(changing, UNKNOWN)
+            plain_side.begin(b"\0user\0pencil")
+            plain_side.end(is_right=plain_side.check())
+        else:
+            side, client = (
+                ScramServer(SCRAM_SHA_256, changing, UNKNOWN, NONCE),
+                ScramClient(SCRAM_SHA_256, "user", "pencil", "nonce"),
+            )
+            side.respond(client.final(side.respond(client.first())))
+
+
 @pytest.mark.parametrize(
     "message",
     [
