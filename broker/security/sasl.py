@@ -8,7 +8,8 @@
 Invariants:
 1. Until COMPLETE, a connection may only send requests that `allows` permits. FAILED is final: its answer is sent, then
    it closes.
-2. A connection that authenticates again keeps its principal and mechanism, or fails.
+2. A connection that authenticates again keeps its principal and mechanism, or fails. It may do so only if its login
+   expires, and not within a second of the previous time; otherwise it is refused, and stays COMPLETE until it expires.
 3. `deadline` applies until the first COMPLETE, `expires_at` afterwards, both in seconds of the caller's clock.
 
 Source: org.apache.kafka.common.security.authenticator.SaslServerAuthenticator, KIP-43, KIP-152, KIP-368.
@@ -34,7 +35,7 @@ NO_MECHANISM: Final = "none"
 NONCE_BYTES: Final = 24
 MIN_SESSION_S: Final = 0.001
 MAX_SESSION_S: Final = 100 * 365 * 24 * 3600.0
-REAUTHENTICATION_PAUSE_S: Final = 1.0  # minimum interval between two logins of a connection, as in Kafka
+REAUTHENTICATION_PAUSE_S: Final = 1.0  # minimum time between two starts of re-authentication, as in Kafka
 
 Exchange = ScramServer | PlainServer | OAuthServer
 
@@ -50,6 +51,10 @@ class Stage(Enum):
 
 class IllegalStateError(SaslError):
     """A message that is not allowed at this stage."""
+
+
+class NotNowError(IllegalStateError):
+    """A message for which a complete login has no use; the login stays complete."""
 
 
 class UnsupportedMechanismError(SaslError):
@@ -87,7 +92,7 @@ class LoginRules:
 class Login:
     """The login of one connection."""
 
-    __slots__ = ("_authenticated_at", "_exchange", "_mechanism", "deadline", "expires_at", "is_by_token", "is_raw",
+    __slots__ = ("_exchange", "_mechanism", "_reauthentication_at", "deadline", "expires_at", "is_by_token", "is_raw",
                  "principal", "rules", "session_s", "stage")  # fmt: skip
 
     def __init__(self, rules: LoginRules) -> None:
@@ -98,8 +103,8 @@ class Login:
         self.is_by_token = False  # whether the last login used a delegation token
         self.session_s = 0.0  # how long the last login is valid, 0 without a limit
         self.is_raw = False  # whether tokens come without Kafka's headers (SaslHandshake v0)
-        self.principal: Principal | None = None  # time of the last complete exchange
-        self._authenticated_at = 0.0
+        self.principal: Principal | None = None
+        self._reauthentication_at: float | None = None  # earliest start of the next re-authentication
         self._mechanism = NO_MECHANISM
         self._exchange: Exchange | None = None
 
@@ -132,10 +137,14 @@ class Login:
         return self.expires_at is not None and self.rules.clock() > self.expires_at
 
     def choose(self, mechanism: str, users: Users, *, is_raw: bool = False) -> None:
-        """Begin an exchange. Raises SaslError; the login has then failed."""
+        """Begin an exchange. Raises SaslError; the login has then failed, unless it is a NotNowError."""
         if self.stage is Stage.COMPLETE:
-            if self.rules.clock() - self._authenticated_at < REAUTHENTICATION_PAUSE_S:
-                raise self._fail(IllegalStateError("authenticated less than a second ago"))
+            if self.expires_at is None:
+                raise NotNowError("the login does not expire")
+            now = self.rules.clock()
+            if self._reauthentication_at is not None and now < self._reauthentication_at:
+                raise self._useless("authenticated again less than a second ago")
+            self._reauthentication_at = now + REAUTHENTICATION_PAUSE_S
             if mechanism != self._mechanism:
                 raise self._fail(IllegalStateError("a connection cannot change its SASL mechanism"))
         elif self.stage is not Stage.CHOOSING:
@@ -156,7 +165,9 @@ class Login:
 
     @property
     def exchange(self) -> Exchange:
-        """The exchange in progress. Raises SaslError if there is none; the login has then failed."""
+        """The exchange in progress. Raises SaslError if there is none; the login, unless complete, has then failed."""
+        if self.stage is Stage.COMPLETE:
+            raise self._useless("the login is complete")
         if self.stage is not Stage.EXCHANGING or self._exchange is None:
             raise self._fail(IllegalStateError("no SASL exchange is in progress"))
         return self._exchange
@@ -172,7 +183,6 @@ class Login:
         rules = self.rules
         self.principal, self._exchange, self.is_raw = principal, None, False
         self.stage = Stage.COMPLETE
-        self._authenticated_at = rules.clock()
         self.session_s = rules.session_s
         ends_at = None
         self.is_by_token = isinstance(exchange, ScramServer) and exchange.token is not None
@@ -183,11 +193,14 @@ class Login:
         if ends_at is not None:
             of_token = min(max(ends_at - rules.wall_clock(), MIN_SESSION_S), MAX_SESSION_S)
             self.session_s = min(of_token, rules.session_s or of_token)
-        self.expires_at = self._authenticated_at + self.session_s if self.session_s else None
+        self.expires_at = rules.clock() + self.session_s if self.session_s else None
 
     def failed(self) -> None:
         """Fail the login: the connection must close."""
         self.stage, self._exchange = Stage.FAILED, None
+
+    def _useless(self, why: str) -> SaslError:
+        return self._fail(IllegalStateError(why)) if self.has_expired() else NotNowError(why)
 
     def _fail(self, error: SaslError) -> SaslError:
         self.failed()

@@ -17,6 +17,7 @@ from warmlog.broker.security.oauthbearer import OAuthServer, RefusedTokenError
 from warmlog.broker.security.sasl import (
     IllegalStateError,
     Login,
+    NotNowError,
     Stage,
     UnsupportedMechanismError,
     Users,
@@ -122,7 +123,9 @@ class AuthenticationApi:
         )
 
     async def _refused(self, login: Login, error: SaslError, began_at: float, context: Context) -> None:
-        """Count and log a failed login; return the time at which to answer."""
+        """Count and log a failed login, and wait for the time at which to answer."""
+        if isinstance(error, NotNowError):
+            return
         login.failed()
         if not isinstance(error, RefusedTokenError):
             self._count_failed(context.session, login, error)

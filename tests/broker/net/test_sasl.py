@@ -128,14 +128,16 @@ async def test_a_second_handshake_closes(client: KafkaClient) -> None:
     assert await is_closed(client)
 
 
-async def test_a_final_message_sent_again_closes_and_logs_in_nowhere_else(broker: Running, client: KafkaClient) -> None:
+async def test_a_final_message_sent_again_changes_nothing_and_logs_in_nowhere_else(
+    broker: Running, client: KafkaClient
+) -> None:
     scram = ScramClient(SCRAM_SHA_256, "alice", PASSWORD, "nonce")
     await client.ask("SaslHandshake", 1, mechanism="SCRAM-SHA-256")
     reply = await client.ask("SaslAuthenticate", auth_bytes=scram.first())
     final = scram.final(bytes(reply["auth_bytes"]))
     assert (await client.ask("SaslAuthenticate", auth_bytes=final))["error_code"] == 0
     assert (await client.ask("SaslAuthenticate", auth_bytes=final))["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
-    assert await is_closed(client)
+    assert await works(client)
     async with kafka_client(broker.addresses.named["sasl"]) as other:
         await other.ask("SaslHandshake", 1, mechanism="SCRAM-SHA-256")
         await other.ask("SaslAuthenticate", auth_bytes=scram.first())
@@ -173,15 +175,32 @@ async def test_old_clients_send_tokens_without_headers(broker: Running, client: 
         assert await exchange(other, b"\0alice\0wrong") == b""
 
 
-async def test_logins_are_renewed_on_the_same_connection(
-    broker: Running, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_logins_are_renewed_on_the_same_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sasl, "REAUTHENTICATION_PAUSE_S", 0.0)
-    for _ in range(3):
-        assert (await log_in(client))["error_code"] == 0
-        assert await works(client)
-    assert (await log_in(client, "bob"))["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
-    assert await is_closed(client)
+    async with (
+        secured(tmp_path, connections_max_reauth_ms="3600000") as broker,
+        kafka_client(broker.addresses.named["sasl"]) as client,
+    ):
+        for _ in range(3):
+            assert (await log_in(client))["error_code"] == 0
+            assert await works(client)
+        assert (await log_in(client, "bob"))["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await is_closed(client)
+
+
+async def test_a_login_that_does_not_expire_or_was_just_renewed_stays_without_another_one(
+    tmp_path: Path, broker: Running, client: KafkaClient
+) -> None:
+    async with (
+        secured(tmp_path / "other", connections_max_reauth_ms="3600000") as expiring,
+        kafka_client(expiring.addresses.named["sasl"]) as renewed,
+    ):
+        for each, logins in ((client, 1), (renewed, 2)):
+            for _ in range(logins):
+                assert (await log_in(each))["error_code"] == 0
+            handshake = await each.ask("SaslHandshake", 1, mechanism="SCRAM-SHA-256")
+            assert handshake["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
+            assert await works(each)
 
 
 async def test_an_expired_login_is_good_for_another_login_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

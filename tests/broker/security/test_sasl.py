@@ -2,7 +2,15 @@
 
 import pytest
 
-from warmlog.broker.security.sasl import IllegalStateError, Login, LoginRules, Stage, UnsupportedMechanismError, Users
+from warmlog.broker.security.sasl import (
+    IllegalStateError,
+    Login,
+    LoginRules,
+    NotNowError,
+    Stage,
+    UnsupportedMechanismError,
+    Users,
+)
 from warmlog.broker.security.scram import ScramCredential, ScramServer, UnknownUsers
 from warmlog.protocol.scram import SCRAM_SHA_256, SaslError, ScramClient
 
@@ -82,9 +90,14 @@ def test_messages_out_of_order_end_the_login() -> None:
     login.choose("SCRAM-SHA-256", USERS)
     with pytest.raises(IllegalStateError):
         login.choose("SCRAM-SHA-256", USERS)
-    login = new_login(Clock())
+    clock = Clock()
+    login = new_login(clock, session_s=60)
     login.choose("SCRAM-SHA-256", USERS)
     authenticate(login)
+    with pytest.raises(NotNowError):
+        _ = login.exchange
+    assert login.is_complete
+    clock.now += 61
     with pytest.raises(IllegalStateError):
         _ = login.exchange
     assert login.has_failed
@@ -108,13 +121,38 @@ def test_a_client_authenticates_again_as_the_same_user_with_the_same_mechanism()
     assert (login.has_failed, str(login.principal)) == (True, "User:alice")
 
 
-def test_a_client_changes_neither_mechanism_nor_authenticates_all_the_time() -> None:
+def test_a_client_does_not_change_its_mechanism() -> None:
+    login = new_login(Clock(), session_s=60)
+    login.choose("SCRAM-SHA-256", USERS)
+    authenticate(login)
+    with pytest.raises(IllegalStateError, match="mechanism"):
+        login.choose("SCRAM-SHA-512", USERS)
+    assert login.has_failed
+
+
+@pytest.mark.parametrize(("session_s", "has_expired"), [(60, False), (0.5, True)])
+def test_a_client_may_renew_a_login_at_once_but_not_all_the_time(session_s: float, has_expired: bool) -> None:
     clock = Clock()
-    for wait_s, mechanism, why in ((0.9, "SCRAM-SHA-256", "less than a second"), (1.1, "SCRAM-SHA-512", "mechanism")):
-        login = new_login(clock)
+    login = new_login(clock, session_s=session_s)
+    for _ in range(2):
         login.choose("SCRAM-SHA-256", USERS)
         authenticate(login)
-        clock.now += wait_s
-        with pytest.raises(IllegalStateError, match=why):
-            login.choose(mechanism, USERS)
-        assert login.has_failed
+    clock.now += 0.9
+    with pytest.raises(IllegalStateError, match="less than a second"):
+        login.choose("SCRAM-SHA-256", USERS)
+    assert login.has_failed is has_expired
+    if not has_expired:
+        clock.now += 0.1
+        login.choose("SCRAM-SHA-256", USERS)
+        authenticate(login)
+
+
+def test_a_login_that_does_not_expire_is_not_renewed() -> None:
+    clock = Clock()
+    login = new_login(clock)
+    login.choose("SCRAM-SHA-256", USERS)
+    authenticate(login)
+    clock.now += 100
+    with pytest.raises(NotNowError, match="does not expire"):
+        login.choose("SCRAM-SHA-256", USERS)
+    assert login.is_complete
