@@ -13,6 +13,7 @@ import hashlib
 import hmac
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from secrets import token_bytes
 from typing import Final
 
@@ -44,6 +45,10 @@ class DelegationToken(Struct, frozen=True, kw_only=True, gc=False):
     def is_of(self, principal: str) -> bool:
         """Return whether a principal owns the token or may renew it."""
         return principal == self.owner or principal in self.renewers
+
+    def is_of_any(self, principals: AbstractSet[str]) -> bool:
+        """Return whether any of the principals owns the token or may renew it. Takes no longer for more of them."""
+        return self.owner in principals or any(renewer in principals for renewer in self.renewers)
 
     def __repr__(self) -> str:
         return f"DelegationToken(owner={self.owner!r}, ...)"

@@ -1,6 +1,7 @@
 """Requests about delegation tokens, with Kafka's semantics. Source: DelegationTokenControlManager, KafkaApis."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Final
 from uuid import uuid4
 
@@ -64,11 +65,12 @@ class DelegationTokensApi:
     async def create(self, request: CreateDelegationTokenRequest, context: Context) -> CreateDelegationTokenResponse:
         """Create a token."""
         requester = _authenticated(context.session)
-        if any(kind != USER for kind, _ in (*request.renewers, *([request.owner] if request.owner else []))):
+        kinds = await context.map(itemgetter(0), request.renewers)
+        if any(kind != USER for kind in {*kinds, USER if request.owner is None else request.owner[0]}):
             raise RequestError(ErrorCode.INVALID_PRINCIPAL_TYPE, "owners and renewers of tokens are users")
         secret = self._require()
         owner = str(requester) if request.owner is None else _text(request.owner)
-        renewers = tuple(dict.fromkeys([_text(each) for each in request.renewers]))
+        renewers = tuple(await _texts(request.renewers, context))
         if len(renewers) > MAX_RENEWERS or any(len(each) > MAX_NAME for each in (owner, *renewers)):
             raise RequestError(
                 ErrorCode.INVALID_REQUEST, f"at most {MAX_RENEWERS} renewers, and {MAX_NAME} characters of each name"
@@ -133,11 +135,11 @@ class DelegationTokensApi:
         """List the tokens of owners, or all."""
         _authenticated(context.session)
         secret = self._require()
-        wanted = None if request.owners is None else {_text(each) for each in request.owners}
+        wanted = None if request.owners is None else await _texts(request.owners, context)
         described = []
         for token_id, token in list(self._node.image.delegation_tokens.items()):
             await context.checkpoint()
-            if wanted is not None and not any(token.is_of(each) for each in wanted):
+            if wanted is not None and not token.is_of_any(wanted.keys()):
                 continue
             if secret.has_made(token_id, token):
                 described.append(_described(token_id, token, secret.hmac(token_id)))
@@ -193,6 +195,15 @@ def _described(token_id: str, token: DelegationToken, token_hmac: bytes) -> Desc
         hmac=token_hmac,
         renewers=tuple([_named(each) for each in token.renewers]),
     )
+
+
+async def _texts(principals: Iterable[Named], context: Context) -> dict[str, None]:
+    """Return the distinct texts of principals, in order. A request may name a million."""
+    texts: dict[str, None] = {}
+    for each in principals:
+        texts[_text(each)] = None
+        await context.checkpoint()
+    return texts
 
 
 def _text(named: Named) -> str:

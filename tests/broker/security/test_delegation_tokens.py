@@ -1,6 +1,7 @@
 """Delegation tokens without a broker: how they are derived, found and expire, and SCRAM with them."""
 
 from base64 import b64encode
+from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -90,3 +91,20 @@ def test_owners_and_renewers_hold_it_and_nothing_secret_is_shown() -> None:
     assert [TOKEN.is_of(name) for name in ("User:a:b", "User:n", "User:r", "User:a")] == [True, True, False, False]
     assert "fingerprint" not in repr(TOKEN)
     assert not TokenSecret("another").has_made("id", TOKEN)
+
+
+class Uniterable(frozenset[str]):
+    """A set in which names are looked up only."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("a request may name very many principals")
+
+
+def test_a_token_is_looked_for_among_very_many_principals_by_its_own_names() -> None:
+    for names, is_of in (
+        (("User:a:b", "User:x"), True),
+        (("User:n",), True),
+        (("User:r", "User:a"), False),
+        ((), False),
+    ):
+        assert TOKEN.is_of_any(Uniterable(names)) is is_of
