@@ -4,6 +4,7 @@ Source: kafka.server.KafkaApis (handleShareFetchRequest, handleShareAcknowledgeR
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -15,7 +16,7 @@ from warmlog.broker.api.current_leaders import CurrentLeaders
 from warmlog.broker.api.errors import RequestError, describe
 from warmlog.broker.api.handler import Handler
 from warmlog.broker.api.share.acknowledging import Acknowledged, acknowledge, is_acknowledged
-from warmlog.broker.api.share.fetching import NOT_READABLE, FetchedShare, ShareFetch, ShareFetching, in_turns
+from warmlog.broker.api.share.fetching import NOT_READABLE, FetchedShare, MayRead, ShareFetch, ShareFetching, in_turns
 from warmlog.broker.groups.share.requests import MAX_MEMBER_ID
 from warmlog.broker.security.acls import Operation
 from warmlog.broker.security.authorizer import Authorizer
@@ -83,9 +84,8 @@ class ShareFetchApi:
         shares: list[FetchedShare] = []
         if request.epoch != FINAL_EPOCH and not request.is_renewal:
             shares = await self._shares_of(session, request, context)
-            await ShareFetch(
-                self._fetching, request, session, shares, context, rights=lambda: self._may_read(context)
-            ).run()
+            rights = partial(self._rights, request.group, context)
+            await ShareFetch(self._fetching, request, session, shares, context, rights=rights).run()
         results: dict[PartitionById, SharedPartition] = {}
         for share in shares:
             if share.failure.error is not ErrorCode.NONE or share.acquired:
@@ -180,7 +180,13 @@ class ShareFetchApi:
         if not 0 < len(request.member_id) <= MAX_MEMBER_ID:
             raise RequestError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
 
-    def _may_read(self, context: Context) -> Callable[[str], bool]:
+    def _rights(self, group: str, context: Context) -> MayRead | None:
+        """Return whether the sender may read a topic; None if it may not read the group any more."""
+        if self._authorizer is not None and not Access(self._authorizer, context.session).group(Operation.READ, group):
+            return None
+        return self._may_read(context)
+
+    def _may_read(self, context: Context) -> MayRead:
         """Return whether the sender may read a topic."""
         if self._authorizer is None:
             return lambda _: True

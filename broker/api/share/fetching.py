@@ -8,6 +8,7 @@ Source: kafka.server.share.DelayedShareFetch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import trio
 
@@ -31,6 +32,8 @@ from warmlog.protocol.response import FetchedPartition
 
 NOT_READABLE = Outcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not authorized: READ on the topic")
 _OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
+
+MayRead: TypeAlias = Callable[[str], bool]  # whether a topic may be read
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,9 +86,9 @@ class ShareFetch:
         shares: Sequence[FetchedShare],
         context: Context,
         *,
-        rights: Callable[[], Callable[[str], bool]],
+        rights: Callable[[], MayRead | None],
     ) -> None:
-        """Fetch `shares` in this order. `rights` returns whether the sender may currently read a topic."""
+        """Fetch `shares` in this order. `rights` returns the current rights; None without READ on the group."""
         self._shared = shared
         self._request = request
         self._session = session
@@ -133,8 +136,14 @@ class ShareFetch:
             await self._context.checkpoint()
 
     async def _attempt(self, *, is_over: bool) -> bool:
-        """Acquire available records if there are enough; return whether the fetch is complete."""
-        candidates, has_open = await self._candidates()
+        """Acquire available records if there are enough; return whether the fetch is complete.
+
+        A fetch that has lost READ on its group completes without records; the next request is refused.
+        """
+        may_read = self._rights()
+        if may_read is None:
+            return True
+        candidates, has_open = await self._candidates(may_read)
         if not has_open:
             return True
         planned, reader = await self._read(candidates)
@@ -154,7 +163,10 @@ class ShareFetch:
             return False
         if self._shared.quotas.is_on and self._is_throttled(reader.size):
             return True
-        return await self._acquire(planned)
+        may_read = self._rights()  # again: cold pages may have been read
+        if may_read is None:
+            return True
+        return await self._acquire([each for each in planned if may_read(each[2].topic)])
 
     def _is_throttled(self, size: int) -> bool:
         """Record the bytes for the client's quota; return whether it has to pause, and so gets no records."""
@@ -162,11 +174,10 @@ class ShareFetch:
         client.throttle_ms, is_empty = self._shared.quotas.fetched(client, size)
         return is_empty
 
-    async def _candidates(self) -> tuple[list[FetchedShare], bool]:
+    async def _candidates(self, may_read: MayRead) -> tuple[list[FetchedShare], bool]:
         """Return the share-partitions with available records, and whether any is open."""
         candidates: list[FetchedShare] = []
         has_open = False
-        may_read = self._rights()
         for share in self._shares:
             if not share.has_failed:
                 has_open = True

@@ -187,6 +187,24 @@ async def test_a_share_fetch_that_waits_ends_with_the_right(certificates: Certif
         assert (result["error_code"], acquired(result), bytes(result["records"] or b"")) == (NO_TOPIC, [], b"")
 
 
+async def test_a_share_fetch_that_waits_acquires_nothing_without_read_on_its_group(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    async with shared(certificates, tmp_path) as broker:
+        client, native = await broker.client("half"), await broker.native("admin")
+        member = Member(client, "m", broker.topic_id, GROUP)
+        await broker.allow(of_group(Operation.READ), of_topic(Operation.READ))
+        assert acquired(await member.fetch(max_wait_ms=LONG_MS)) == [(0, 0, 1)]
+        await member.send_fetch(max_wait_ms=10 * LONG_MS)
+        await broker.allow(of_topic(Operation.READ))
+        assert (await native.produce(TOPIC, batch(SECRET))).error is ErrorCode.NONE
+        with trio.fail_after(LIMIT_S):
+            reply = await client.reply()
+        assert (reply["error_code"], reply["responses"]) == (ErrorCode.NONE, ())
+        await broker.allow(of_group(Operation.READ), of_topic(Operation.READ))
+        assert acquired(await member.fetch(max_wait_ms=LONG_MS)) == [(1, 1, 1)]
+
+
 @pytest.mark.parametrize("topic", [TOPIC, "absent-topic"])
 async def test_the_native_protocol_has_the_same_checks_of_share_groups(
     certificates: Certificates, tmp_path: Path, topic: str
