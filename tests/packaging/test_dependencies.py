@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "broker", "warmlog", "pyspark_warmlog")
 #: `warmlog.testing` is a pytest plugin: whoever loads it has pytest.
 BROUGHT_BY_THE_USER = {"pytest"}
-#: What modules import while they are compiled, and never while they run.
-OF_THE_BUILD = {"cython"}
+#: What modules import while they are compiled, and never while they run; the second comes with mypy.
+OF_THE_BUILD = {"cython", "mypy-extensions"}
 #: Asked for because another library needs it and does not name the versions that it supports.
 HELD_BACK = {"pandas"}
 #: Of Python 3.14; older ones get the module from backports-zstd, which may not be installed.
