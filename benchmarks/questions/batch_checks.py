@@ -13,7 +13,7 @@ from time import perf_counter
 from warmlog.protocol.records.builder import build_batch
 from warmlog.protocol.records.layout import HEADER_SIZE, Codec
 from warmlog.protocol.records.reencode import reencode_batches
-from warmlog.protocol.records.validation import BatchRules, check_batches
+from warmlog.protocol.records.validation import BatchRules, check_and_stamp, check_batches
 
 NOW_MS = 1_700_000_000_000
 RECORD_COUNTS = (1, 10, 100, 1000, 5000)
@@ -55,7 +55,7 @@ def main() -> None:
 
 def _check(sent: bytes, codec: Codec) -> object:
     if codec is Codec.NONE:
-        return check_batches(sent, RULES, NOW_MS)
+        return check_and_stamp(memoryview(sent), RULES, NOW_MS, 0, 0) or check_batches(sent, RULES, NOW_MS)
     return check_batches(reencode_batches(sent, RULES, NOW_MS), RULES, NOW_MS, reencoded=True)
 
 

@@ -132,12 +132,13 @@ def check_batches(
     """
     view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
     size = len(view)
-    if accept_batch is not None and not rules.codec and size <= rules.max_batch_size:
+    # `check_and_stamp` accepts other plain batches; one that it has refused is not checked by the same code again.
+    if accept_batch is not None and rules.append_time and not rules.codec and size <= rules.max_batch_size:
         accepted = accept_batch(
             view, rules.walk, size > GIL_RELEASE_SIZE, now_ms, rules.before_max_ms, rules.after_max_ms, rules.need_keys
         )
         if accepted is not None:
-            return [(0, with_append_time(accepted, now_ms) if rules.append_time else accepted)]
+            return [(0, with_append_time(accepted, now_ms))]
     batches = check_each(view, rules, now_ms, reencoded=reencoded, needs_sequences=needs_sequences)
     if rules.append_time:
         return [(position, with_append_time(header, now_ms)) for position, header in batches]
@@ -147,11 +148,11 @@ def check_batches(
 def check_and_stamp(
     view: memoryview, rules: BatchRules, now_ms: int, base_offset: int, leader_epoch: int
 ) -> tuple[tuple[Buffer, ...], int, int, BatchHeader | None] | None:
-    """Validate the usual batch as `check_batches` does, and stamp it.
+    """Validate a single plain batch as `check_batches` does, and stamp it with its base offset and leader epoch.
 
-    Returns the buffers to write, the last offset, the max timestamp, and the header if it has a producer id. Returns
-    None if the batch is not the usual kind, or invalid, or the codec is not compiled: use `check_batches`. The usual
-    kind is alone and is stored as it is.
+    Returns the buffers to write, the last offset, the max timestamp, and the header if the batch has a producer id.
+    Returns None for everything else, including invalid batches, and without the compiled codec; use `check_batches`
+    then.
     """
     size, accept = len(view), accept_stamped
     if accept is None or rules.codec or rules.append_time or size > rules.max_batch_size:
