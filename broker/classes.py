@@ -1,7 +1,8 @@
 """Marks of classes for mypyc. As Python, they do nothing.
 
 `acyclic`: objects of the class are in no reference cycles, so the garbage collector need not know of them: they take 16
-bytes less, and a collection does not hold the event loop for them. `allow_interpreted_subclasses`: for tests.
+bytes less, and a collection does not hold the event loop for them. `allow_interpreted_subclasses`: tests
+derive from the class in Python.
 """
 
 from collections.abc import Callable

@@ -134,7 +134,7 @@ class OffsetCommits:
         return self._partitions.exists(requested.topic, requested.partition)
 
     def _requested_ids(self, offsets: Sequence[OffsetToCommit]) -> dict[str, bytes]:
-        """Return the ids of the topics that a request means: those it has, or those that its names have now."""
+        """Return the id of each topic by its name: the id in the request, or else the current one."""
         topic_ids: dict[str, bytes] = {}
         for each in offsets:
             if each.topic not in topic_ids:

@@ -68,7 +68,7 @@ class Partitions:
         self._storage = storage
         self._map = TopicMap(leads_all=node.is_alone)
         # Used directly in loops over many partitions, where calls of `get` would cost more than the lookups.
-        self.served: dict[TopicPartition, Partition] = self._map.partitions  # for others, read-only
+        self.served: dict[TopicPartition, Partition] = self._map.partitions  # read-only for others
         self._configs = LogConfigs(settings)
         self._checkpoints = Checkpoints(storage.directories, lambda: [partition.log for partition in self])
         self.directories = PartitionDirectories(storage, self._configs, self._checkpoints, writer)

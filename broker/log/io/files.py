@@ -194,7 +194,7 @@ class OpenFiles:
                 self.remove(resource)
 
     def _evict(self) -> object:
-        """Release the oldest resource that has not been used, if it is among the first MOST_CONSIDERED."""
+        """Release the first resource that has not been used, or the next one after MOST_CONSIDERED used ones."""
         self._evicted += 1
         for _ in range(MOST_CONSIDERED):
             oldest = next(iter(self._resources))
