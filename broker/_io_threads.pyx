@@ -118,7 +118,8 @@ cdef extern from *:
         return 1;
     }
 
-    static int ring_has_work(ring *self) {
+    /* Wait for an operation; return 0 at the end. A loop that helps may claim it first, so there may be none. */
+    static int ring_wait(ring *self) {
         for (int polls = 0; polls < self->polls; polls++) {
             if (atomic_load(&self->published) != atomic_load(&self->claimed)) return 1;
             ring_pause();
@@ -131,11 +132,11 @@ cdef extern from *:
         }
         atomic_store(&self->sleeps, 0);
         pthread_mutex_unlock(&self->mutex);
-        return atomic_load(&self->published) != atomic_load(&self->claimed);
+        return !atomic_load(&self->stopping) || atomic_load(&self->published) != atomic_load(&self->claimed);
     }
 
     static void ring_run(ring *self) {
-        while (ring_has_work(self))
+        while (ring_wait(self))
             while (ring_run_next(self));
     }
 

@@ -2,12 +2,14 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.requires import lacks
 from warmlog.broker.log.io import shared_writes
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import Descriptor
@@ -65,6 +67,24 @@ def test_an_error_is_that_of_its_file(write_thread: Any, files: list[int]) -> No
     results = [write_thread.result(number) for number in numbers]
     os.close(full)
     assert results == [1, -errno.ENOSPC, 1, -errno.EBADF, 1]
+
+
+def test_the_thread_survives_a_loop_that_takes_the_writes_it_was_woken_for(files: list[int]) -> None:
+    thread_class = shared_writes.thread_class
+    if thread_class is None:
+        lacks("not compiled: broker/_io_threads.pyx (`make setup`, with a C compiler)")
+    for _ in range(4):
+        before = set(threading.enumerate())
+        writes = thread_class()
+        (thread,) = set(threading.enumerate()) - before
+        for turn in range(10_000):
+            numbers = [writes.put(fd, (b"x",), 0) for fd in files[: 1 + turn % 40]]
+            writes.publish()
+            for number in numbers:
+                writes.result(number)
+        assert thread.is_alive()
+        writes.close()
+        assert not thread.is_alive()
 
 
 class ShortThread:
