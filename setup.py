@@ -36,6 +36,12 @@ CORES = len(os.sched_getaffinity(0))
 WORK = Path("build", f"compiled-{sys.implementation.cache_tag}")
 # How the deallocation of a generator begins in mypyc's C: the object can be used again, then it is cleared.
 RELEASED = re.compile(r"if \((\w+)_free_instance == NULL\) \{\n( *)\1_free_instance = self;")
+# How mypyc's C replaces an attribute's value, or a tuple's: it frees the old one first.
+ATTRIBUTE = r"self->_\w+|\(\(\w+ \*\)\w+\)->_\w+"
+REPLACED = re.compile(
+    rf"if \(({ATTRIBUTE})((?:\.f0)?) != NULL\) \{{\n((?: *CPy_DECREF\(\1[.\w]*\);\n)+) *\}}\n *\1 = (\w+);"
+)
+FREED_FIRST = re.compile(rf"CPy_DECREF\((?:{ATTRIBUTE})")
 
 
 class Build(build_ext):
@@ -181,28 +187,58 @@ def mypyc(modules: list[str]) -> list[Extension]:
     except SystemExit as error:  # how mypyc fails
         raise CompileError(f"mypyc: {messages.getvalue().strip()}") from error
     for extension in extensions:
-        extension.sources = [without_reuse(Path(source)) for source in extension.sources]
+        extension.sources = [made_safe(Path(source)) for source in extension.sources]
     return extensions
 
 
-def without_reuse(source: Path) -> str:
-    """Write a translated module that frees generators, coroutines and closures at once, and return its path.
+def made_safe(source: Path) -> str:
+    """Write a translated module that frees objects only once nobody can find them, and return its path.
 
-    mypyc (2.4) keeps one freed object of each of these classes, and offers it for reuse before it has cleared it. What
-    it clears may release the GIL (a file is closed, a mapping removed) or run a finalizer: another generator that is
-    made meanwhile is the same object, and loses its variables while it runs, which is a segmentation fault. Raises
-    CompileError if the C code does not look as expected.
+    What an object holds may release the GIL when it is freed (a file is closed, a mapping removed) or run a finalizer.
+    Raises CompileError if the C code does not look as expected.
     """
     code = source.read_text()
-    safe, replaced = RELEASED.subn(r"if (0) {\n\2\1_free_instance = self;", code)
-    if replaced != code.count("_free_instance = self;"):
-        raise CompileError(f"mypyc translated {source} in a way in which freed generators may be used again")
-    if not replaced:
+    safe = with_late_frees(without_reuse(code, source), source)
+    if safe == code:
         return str(source)
-    target = source.with_name(f"without_reuse_{source.name}")
+    target = source.with_name(f"safe_{source.name}")
     if not target.exists() or target.read_text() != safe:
         target.write_text(safe)
     return str(target)
+
+
+def without_reuse(code: str, source: Path) -> str:
+    """Free generators, coroutines and closures at once. Raises CompileError.
+
+    mypyc (2.4) keeps one freed object of each of these classes, and offers it for reuse before it has cleared it.
+    Another generator that is made meanwhile is the same object, and loses its variables while it runs, which is a
+    segmentation fault.
+    """
+    safe, replaced = RELEASED.subn(r"if (0) {\n\2\1_free_instance = self;", code)
+    if replaced != code.count("_free_instance = self;"):
+        raise CompileError(f"mypyc translated {source} in a way in which freed generators may be used again")
+    return safe
+
+
+def with_late_frees(code: str, source: Path) -> str:
+    """Free the old value of an attribute after the new one is in its place. Raises CompileError.
+
+    mypyc (2.4) frees it first: another thread that reads the attribute meanwhile uses an object that is being freed,
+    which is a segmentation fault.
+    """
+
+    def late(found: re.Match[str]) -> str:
+        attribute, field, frees, value = found.groups()
+        freed = frees.replace(attribute, "before").replace("\n", " ")
+        return (
+            f"{{ __typeof__({attribute}) before = {attribute}; {attribute} = {value};\n"
+            f"    if (before{field} != NULL) {{ {freed}}} }}"
+        )
+
+    safe = REPLACED.sub(late, code)
+    if FREED_FIRST.search(safe):
+        raise CompileError(f"mypyc translated {source} in a way in which attributes refer to freed objects")
+    return safe
 
 
 def go_on_without(what: str, error: BaseException) -> None:

@@ -168,7 +168,7 @@ class OpenFiles:
 
     def adopt(self, resource: Resource, held: Descriptor | mmap) -> None:
         """Assign an open descriptor or mapping to a resource; evict others so that the limit is kept."""
-        dropped: list[object] = []  # closed on return, not with the lock held: closing may block
+        dropped: list[object] = []
         with self._lock:
             if resource not in self._resources:
                 self._mappings += isinstance(resource, Mapping)
@@ -177,6 +177,7 @@ class OpenFiles:
             dropped.append(resource.held)
             resource.held = held
             self._resources[resource] = None
+        dropped.clear()  # not with the lock held: closing may block
 
     def remove(self, resource: Resource) -> None:
         """Release a resource's descriptor or mapping, if it holds one."""

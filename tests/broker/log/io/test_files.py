@@ -1,5 +1,6 @@
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,37 @@ def test_mapping_twice_at_once_is_counted_once(make_file: Callable[[str], str]) 
     assert files.statistics().mappings == 1
     mapping.close()
     assert files.statistics().mappings == 0
+
+
+def test_what_is_freed_is_no_longer_found(make_file: Callable[[str], str]) -> None:
+    """Closing a file releases the GIL: another thread that finds the freed object meanwhile crashes the process."""
+    held: list[object] = []
+
+    class WatchingDisk(Disk):
+        def close(self, fd: int) -> None:
+            held.append(file.held)
+            super().close(fd)
+
+    file = File(OpenFiles(disk=WatchingDisk()), make_file("a"), writable=False)
+    file.descriptor()
+    file.held = None
+    file.close()
+    file.descriptor()
+    file.close()
+    assert held == [None, None]
+
+
+def test_threads_may_map_more_and_more_of_the_same_files(make_file: Callable[[str], str]) -> None:
+    files = OpenFiles()
+    mappings = [Mapping(files, make_file(name)) for name in "abcdefgh"]
+
+    def use() -> set[bytes]:
+        return {mapping.view(size, size)[:1] for mapping in mappings for size in range(1, 101)}
+
+    with ThreadPoolExecutor(4) as threads:
+        for user in [threads.submit(use) for _ in range(4)]:
+            assert len(user.result()) == len(mappings)
+    assert files.statistics().mappings == len(mappings)
 
 
 def test_what_a_descriptor_does_is_done_to_its_file_though_others_evict_it(make_file: Callable[[str], str]) -> None:
