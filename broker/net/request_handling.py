@@ -214,7 +214,7 @@ class RequestHandling:
     async def _begin_large(self, exchange: Exchange, request: ProduceRequest) -> None:
         """Queue a produce that takes longer than a turn."""
         context = self._connection.context
-        work = self._services.dispatcher.begin_large_produce(request, context, partial(self._turn.write_queued, 1))
+        work = self._services.dispatcher.begin_large_produce(request, context, self._turn.write_queued)
         if self._quotas.is_on:
             produce = await context.timed(work)
             self._charge_produce(exchange, exchange.size, is_timed=request.acks != 0)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from warmlog.broker._io_threads import WriteThread
 
 MIN_FILES = 12  # files of a turn
-MIN_FILES_PER_CONNECTION: Final = 2  # with fewer connections, the thread that sends replies keeps the other core busy
 BY_THE_LOOP: Final = -1  # in place of a number of the thread's
 
 thread_class: "type[WriteThread] | None" = None  # only if it is compiled
@@ -52,10 +51,9 @@ class SharedWrites:
         self._worker: WriteThread | None = None
         self._is_open = False
 
-    def open(self, files: int, connections: int = 0) -> None:
-        """Share writes that begin from now on, if the numbers of files and connections make it worthwhile."""
-        is_worth_it = files >= MIN_FILES and files >= MIN_FILES_PER_CONNECTION * connections
-        self._is_open = is_worth_it and start is not None
+    def open(self, files: int) -> None:
+        """Share writes that begin from now on, if the number of files makes it worthwhile."""
+        self._is_open = files >= MIN_FILES and start is not None
 
     def close(self) -> None:
         """Stop sharing writes, and publish the rest of them to the thread."""

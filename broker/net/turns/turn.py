@@ -48,8 +48,8 @@ PROMPT_TURNS = 16  # consecutive prompt requests before lingering; two active cl
 class ServingTurn:
     """The serving turns of a broker, for all of its listeners. Used on the event loop only."""
 
-    def __init__(self, write_queued: Callable[[int], None], guard: LoopGuard) -> None:
-        """`write_queued(connections)` is called at the end of each turn, before that many connections get replies."""
+    def __init__(self, write_queued: Callable[[], None], guard: LoopGuard) -> None:
+        """`write_queued` is called at the end of each turn, before its replies."""
         self.deadlines = Deadlines()
         self.guard = guard
         self.began_at = self.ends_at = 0.0  # start of this turn, and the time after which it begins no requests
@@ -183,13 +183,14 @@ class ServingTurn:
         now = self.began_at = perf_counter()
         self.ends_at = now + RECEIVE_S
         self._hand_back(self._sends.take(wait=is_idle))
-        self._finish(self._begin(now))
+        self._begin(now)
+        self._finish()
         self._in_turn = False
         return True
 
-    def _begin(self, now: float) -> int:
-        """Begin requests; return the number of connections served."""
-        ready, backlog, count = self._ready, self._backlog, 0
+    def _begin(self, now: float) -> None:
+        """Begin requests."""
+        ready, backlog = self._ready, self._backlog
         fresh_until = now + FRESH_S if backlog else self.ends_at
         while now <= self.ends_at:
             if ready and (now <= fresh_until or not backlog):
@@ -199,14 +200,12 @@ class ServingTurn:
                 served.is_left_over = False
             else:
                 break
-            count += 1
             try:
                 served.ready(events)
             except Exception:  # error boundary of a connection: a defect closes this one only
                 logger.exception("unexpected error while serving a connection, closing it")
                 served.close()
             now = perf_counter()
-        return count
 
     def _hand_back(self, results: Sequence[tuple[Served, int]]) -> None:
         """Resume connections whose replies were sent by the thread."""
@@ -233,10 +232,10 @@ class ServingTurn:
         self._prompt_turns = self._prompt_turns + 1 if is_prompt else 0
         self._last_fd = fd
 
-    def _finish(self, served: int) -> None:
-        """Write the queued appends, then send replies. `connections`: the number served in this turn."""
+    def _finish(self) -> None:
+        """Write the queued appends, then send replies."""
         self.guard.begin("produce")
-        self.write_queued(served)
+        self.write_queued()
         due, late = self._due, self._late
         if due or late:
             now = at = self.guard.begin("replies")

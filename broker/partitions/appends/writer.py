@@ -76,11 +76,8 @@ class Writer:
         self._loop_bytes_left -= size
         return True
 
-    def write_queued(self, connections: int = 0) -> None:
-        """Write all queues: small writes directly, others in background tasks. Never waits.
-
-        `connections`: how many of them sent the appends, if known.
-        """
+    def write_queued(self) -> None:
+        """Write all queues: small writes directly, others in background tasks. Never waits."""
         self.opener.written()
         self._loop_bytes_left = self.loop_write_max_bytes
         while self._queued:
@@ -90,12 +87,12 @@ class Writer:
             if len(queued) == 1:
                 queued[0].write_queued()
             else:
-                self._write_together(queued, connections)
+                self._write_together(queued)
             faults.end("append")
             faults.leave()
 
-    def _write_together(self, queued: list[Queued], connections: int) -> None:
-        self.writes.open(len(queued), connections)
+    def _write_together(self, queued: list[Queued]) -> None:
+        self.writes.open(len(queued))
         begun = [partition for partition in queued if partition.begin_write()]
         self.writes.close()
         for partition in begun:

@@ -47,7 +47,7 @@ class Served3:
 
     def __init__(self) -> None:
         self.events: list[str] = []
-        self.turn = ServingTurn(lambda _: self.events.append("write"), LoopGuard(0.0))
+        self.turn = ServingTurn(lambda: self.events.append("write"), LoopGuard(0.0))
         self.a, self.b, self.c = (FakeServed(self.turn, name, self.events) for name in "abc")
 
     def take_events(self) -> list[str]:

@@ -13,7 +13,7 @@ from tests.requires import lacks
 from warmlog.broker.log.io import shared_writes
 from warmlog.broker.log.io.disk import Disk
 from warmlog.broker.log.io.files import Descriptor
-from warmlog.broker.log.io.shared_writes import BY_THE_LOOP, MIN_FILES, MIN_FILES_PER_CONNECTION, SharedWrites
+from warmlog.broker.log.io.shared_writes import BY_THE_LOOP, MIN_FILES, SharedWrites
 from warmlog.protocol.records.record import Buffer
 
 CAPACITY, VECTORS, GROUP = 512, 16, 16  # of the compiled module
@@ -132,14 +132,12 @@ def test_only_turns_with_several_files_of_the_real_disk_are_shared(
 ) -> None:
     monkeypatch.setattr(shared_writes, "start", lambda: write_thread)
     writes = SharedWrites()
-    for count, connections, disk, is_shared in (
-        (MIN_FILES - 1, 1, Disk(), False),
-        (MIN_FILES, 1, Disk(), True),
-        (MIN_FILES, MIN_FILES, Disk(), False),
-        (MIN_FILES * MIN_FILES_PER_CONNECTION, MIN_FILES, Disk(), True),
-        (MIN_FILES, 0, AnotherDisk(), False),
+    for count, disk, is_shared in (
+        (MIN_FILES - 1, Disk(), False),
+        (MIN_FILES, Disk(), True),
+        (MIN_FILES, AnotherDisk(), False),
     ):
-        writes.open(count, connections)
+        writes.open(count)
         write = writes.begin(opened(tmp_path / "a", disk), (b"x",), 0)
         assert (write.number != BY_THE_LOOP) is is_shared
         writes.end(write)
