@@ -192,7 +192,7 @@ def mypyc(modules: list[str]) -> list[Extension]:
 
 
 def made_safe(source: Path) -> str:
-    """Write a translated module that frees objects only once nobody can find them, and return its path.
+    """Write a translated module that frees objects only when they are unreachable, and return its path.
 
     What an object holds may release the GIL when it is freed (a file is closed, a mapping removed) or run a finalizer.
     Raises CompileError if the C code does not look as expected.
